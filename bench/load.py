@@ -3,7 +3,7 @@
 
     bench/load.py CASE... [--rounds N] [--seconds S] [--only NAME,NAME] [--before PATH]
 
-Cases: rate64, rate256, pipeline, hold, stall. The server of the first three is the floor, pinned to the first CPU; each
+Cases: rate64, rate256, pipeline, hold, stall, capacity. The server of the first three is the floor, pinned to the first CPU; each
 client has one thread on the last CPU. Clients take turns, round by round, an older flatout (--before) among them; a client's
 ratio to wrk is taken within its round, and its median and spread are reported. CPU is the kernel's account of the client's process.
 Writes bench/results/load-CASE.md and .json.
@@ -166,10 +166,42 @@ def case_stall(options):
     return {"steady": steady, "stalled": stalled, "wrk_ms": wrk}, lines
 
 
-CASES = {"rate64": case_rate64, "rate256": case_rate256, "pipeline": case_pipeline, "hold": case_hold, "stall": case_stall}
+# Requests a second that a server can serve, how many at a time, and how many may wait.
+CAPACITIES = sized([(10, 1, None), (200, 1, None), (200, 64, None), (200, 1, 8), (2000, 1, None), (2000, 64, None)], smoke=[(2000, 1, None)])
+
+
+def case_capacity(options):
+    """The highest rate that a server sustains, beside the one that it is made for."""
+    rows, lines = [], ["| capacity/s | at a time | may wait | connections | found/s | ÷ capacity (min–max) | steps | seconds |", "|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    for capacity, at_once, queue in CAPACITIES:
+        service_us = round(at_once / capacity * 1e6)
+        words = ["capacity", str(service_us), str(at_once), *([str(queue)] if queue else [])]
+        # The time without a queue, and room for a short one.
+        slo_ms = round(service_us / 1e3 + max(20e3 / capacity, 20))
+        for connections in sized((8, 100), smoke=(8,)):
+            runs = []
+            for _ in range(options.rounds):
+                pin = lambda: os.sched_setaffinity(0, {CLIENT_CPU})
+                command = [FLATOUT, "bench", "--json", "--find-max", "--slo", f"p99={slo_ms}ms", f"-c{connections}", f"-d{options.seconds}s"]
+                with Server("waiting", [program("waiting"), "127.0.0.1:{port}", *words], "/") as server:
+                    began = time.monotonic()
+                    out = subprocess.run([*command, server.url()], capture_output=True, text=True, preexec_fn=pin)
+                    found = json.loads(out.stdout)
+                runs.append({"rate": found["setup"]["rate_per_s"] or 0, "steps": len(found["steps"]), "seconds": time.monotonic() - began})
+            ratio = spread([run["rate"] / capacity for run in runs])
+            of = lambda key: spread([run[key] for run in runs])[0]
+            cells = [f"{capacity:,}", at_once, queue or "–", connections, f"{of('rate'):,.1f}", f"{ratio[0]:.3f} ({ratio[1]:.3f}–{ratio[2]:.3f})", of("steps"), f"{of('seconds'):.0f}"]
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+            print(f"  {lines[-1]}", file=sys.stderr)
+            rows.append({"capacity": capacity, "at_once": at_once, "queue": queue, "connections": connections, "runs": runs})
+    return rows, lines
+
+
+CASES = {"rate64": case_rate64, "rate256": case_rate256, "pipeline": case_pipeline, "hold": case_hold, "stall": case_stall,
+         "capacity": case_capacity}
 TITLES = {"rate64": "Requests a second of one client thread, 64 connections", "rate256": "Requests a second of one client thread, 256 connections",
           "pipeline": "The same, 16 deep, 64 connections", "hold": "Connections held by one client process",
-          "stall": "Latencies that arithmetic knows"}
+          "stall": "Latencies that arithmetic knows", "capacity": "The highest rate of servers whose capacity is known"}
 
 
 def main():

@@ -1,7 +1,7 @@
 //! Result files of climbs and profiles from untrusted sources. An accepted file can be drawn, and written and read
 //! again.
 
-use flatout_report::{climb, flame};
+use flatout_report::{ResultOrigin, climb, flame};
 
 pub fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
@@ -12,7 +12,8 @@ pub fn run(input: &[u8]) {
         }
     }
     if let Ok(found) = flame::from_json(text) {
-        let _ = (flame::table(&found), flame::folded(&found), flame::page(&found), flame::speedscope(&found));
+        let page = flame::page(&found, &ResultOrigin::default());
+        let _ = (flame::table(&found), flame::folded(&found), page, flame::speedscope(&found));
         if let Err(why) = flame::from_json(&flame::to_json(&found)) {
             panic!("what was written is not read: {why}");
         }

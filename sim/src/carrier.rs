@@ -66,6 +66,12 @@ impl AsyncRead for Carrier {
         };
         wire.events.push(event);
         wire.moves_left -= 1;
+        // TLS gives whole records.
+        let rest = bytes.split_off(bytes.len().min(into.remaining()));
+        wire.first = rest;
+        if bytes.is_empty() && matches!(received, Received::Bytes(_)) {
+            return Poll::Pending;
+        }
         into.put_slice(&bytes);
         Poll::Ready(match received {
             Received::Reset => Err(io::ErrorKind::ConnectionReset.into()),
@@ -84,6 +90,12 @@ impl AsyncWrite for Carrier {
         match wire.socket.send(&bytes[..count]) {
             Sent::Full => Poll::Pending,
             Sent::Broken => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            // Something else was sent: the handshake, or what was encrypted before.
+            Sent::Bytes(0) => {
+                wire.events.push(Event::Sent(0));
+                wire.moves_left -= 1;
+                Poll::Pending
+            }
             Sent::Bytes(count) => {
                 wire.events.push(Event::Sent(count));
                 wire.moves_left -= 1;

@@ -13,6 +13,8 @@ struct Options {
     seed: Option<u64>,
     runs: Option<u64>,
     prints_trace: bool,
+    /// All events are printed.
+    prints_events: bool,
     /// A failing run is printed as it is.
     is_not_reduced: bool,
     /// Of the runs, from a reduced one.
@@ -23,12 +25,16 @@ fn main() -> ExitCode {
     let options = match options() {
         Ok(options) => options,
         Err(error) => {
-            eprintln!("sim: {error}; usage: sim [--seconds N] [--seed N [--runs N]] [--trace]");
+            eprintln!("sim: {error}; usage: sim [--seconds N] [--seed N [--runs N]] [--trace] [--events]");
             return ExitCode::from(2);
         }
     };
     let first = options.seed.unwrap_or_else(|| fastrand::u64(..));
     let runs_max = options.runs.unwrap_or(if options.seed.is_some() { 1 } else { u64::MAX });
+    // Also known if the simulator itself is ended.
+    println!("from seed {first}");
+    // A panic of a run is in its report.
+    sim::keep_panics();
     let (began, limit) = (Instant::now(), Duration::from_secs(options.seconds));
     let (mut runs, mut requests, mut whole, mut events, mut hash) = (0u64, 0, 0, 0, 0u64);
     while runs < runs_max && began.elapsed() < limit {
@@ -40,8 +46,13 @@ fn main() -> ExitCode {
         events += report.events;
         hash = hash.rotate_left(1) ^ report.hash;
         if report.failure.is_some() {
+            let seconds = began.elapsed().as_secs_f64();
+            println!("failed after {seconds:.1} s, {runs} runs, {requests} requests");
             print_failure(seed, &options, report);
             return ExitCode::FAILURE;
+        }
+        if options.prints_events {
+            println!("{}", report.trace);
         }
         if options.prints_trace {
             println!(
@@ -68,8 +79,8 @@ fn print_failure(seed: u64, options: &Options, report: sim::Report) {
         true => (reduction.clone(), report),
         false => sim::reduce(seed, reduction.clone(), report),
     };
-    let Some(failure) = report.failure else { return };
-    println!("{}\n{}", failure.scene, failure.trace);
+    let Some(failure) = &report.failure else { return };
+    println!("{}\n{}", failure.scene, report.trace);
     println!("seed {seed}, {events} events: {first}\nagain: ./x sim --seed {seed}{reduction}");
     if smallest != *reduction {
         println!(
@@ -85,6 +96,7 @@ fn options() -> Result<Options, lexopt::Error> {
         seed: None,
         runs: None,
         prints_trace: false,
+        prints_events: false,
         is_not_reduced: false,
         reduction: Reduction::default(),
     };
@@ -94,6 +106,7 @@ fn options() -> Result<Options, lexopt::Error> {
             Long("seconds") => options.seconds = parser.value()?.parse()?,
             Long("seed") => options.seed = Some(parser.value()?.parse()?),
             Long("runs") => options.runs = Some(parser.value()?.parse()?),
+            Long("events") => options.prints_events = true,
             Long("trace") => options.prints_trace = true,
             Long("clients") => {
                 let list = parser.value()?.string()?;
@@ -107,6 +120,7 @@ fn options() -> Result<Options, lexopt::Error> {
             Long("workers") => options.reduction.workers = Some(parser.value()?.parse()?),
             Long("configurations") => options.reduction.configurations = Some(parser.value()?.parse()?),
             Long("no-reduce") => options.is_not_reduced = true,
+            Long("no-subscribers") => options.reduction.has_no_subscribers = true,
             Long("no-purges") => options.reduction.has_no_purges = true,
             other => return Err(other.unexpected()),
         }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use crate::run::{Report, run_reduced};
 use crate::scene::Scene;
-use crate::world::{Report, run_reduced};
 
 /// What is left of a run. Every actor draws from its own generator, so that the others do the same without it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct Reduction {
     pub configurations: Option<usize>,
     /// Nothing is purged.
     pub has_no_purges: bool,
+    /// Nobody subscribes to channels.
+    pub has_no_subscribers: bool,
 }
 
 impl Reduction {
@@ -27,6 +29,9 @@ impl Reduction {
         let limit = |value: usize, most: Option<usize>| most.map_or(value, |most| value.min(most.max(1)));
         scene.workers = limit(scene.workers, self.workers);
         scene.configurations.truncate(limit(scene.configurations.len(), self.configurations));
+        if scene.configurations.len() == 1 {
+            scene.reloads = 0;
+        }
         if self.has_no_purges {
             scene.purges = 0;
         }
@@ -53,6 +58,9 @@ impl Reduction {
             most(self.configurations).take(1).map(|_| Reduction { configurations: Some(1), ..self.clone() }),
         );
         found.extend(most(self.workers).take(1).map(|_| Reduction { workers: Some(1), ..self.clone() }));
+        found.extend(
+            (!self.has_no_subscribers).then(|| Reduction { has_no_subscribers: true, ..self.clone() }),
+        );
         found.extend((!self.has_no_purges).then(|| Reduction { has_no_purges: true, ..self.clone() }));
         found
             .extend(most(self.connections).map(|most| Reduction { connections: Some(most), ..self.clone() }));
@@ -79,7 +87,8 @@ impl fmt::Display for Reduction {
                 write!(f, " --{name} {value}")?;
             }
         }
-        f.write_str(if self.has_no_purges { " --no-purges" } else { "" })
+        f.write_str(if self.has_no_purges { " --no-purges" } else { "" })?;
+        f.write_str(if self.has_no_subscribers { " --no-subscribers" } else { "" })
     }
 }
 
@@ -87,14 +96,16 @@ impl fmt::Display for Reduction {
 /// for the same reason.
 pub fn reduce(seed: u64, reduction: Reduction, report: Report) -> (Reduction, Report) {
     let (mut best, mut report) = (reduction, report);
-    loop {
+    // One that hangs costs a thread each time.
+    while !report.hangs {
         let next = best.smaller(report.clients).into_iter().find_map(|smaller| {
             let report = run_reduced(seed, &smaller);
             report.failure.is_some().then_some((smaller, report))
         });
         match next {
             Some(next) => (best, report) = next,
-            None => return (best, report),
+            None => break,
         }
     }
+    (best, report)
 }

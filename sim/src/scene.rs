@@ -3,14 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use flatout_engine::{self as engine, Limits};
-use flatout_gateway::{Forward, Rules as CacheRules};
+use flatout_engine::{self as engine, Limits, Listen};
+use flatout_gateway::{BufferRequests, Forward, Rules as CacheRules};
 use flatout_proxy as proxy;
 use flatout_server::{Checked, Plan};
 use flatout_site::plan::{
     self as site, Access, Action, Cached, Concurrency, FieldChange, FieldRule, ForwardAuth, Host, Limited,
     PathMatch, Peers, Rate, RateUse, Route, Rules, Site, Template, Verdict, When,
 };
+use flatout_tls::ServerPlan;
+
+use crate::model::push::CHANNELS_PATH;
+use crate::{secure, subscriber};
 
 /// Paths that no client may reach, and where the authorization service refuses.
 pub(crate) const DENIED: &str = "/denied";
@@ -39,6 +43,8 @@ pub(crate) struct Configuration {
     pub(crate) buffers_requests: bool,
     /// Upstreams speak HTTP/2, with so many requests at once on a connection.
     pub(crate) streams_max: Option<u32>,
+    /// Those of the application speak FastCGI.
+    pub(crate) is_fastcgi: bool,
     pub(crate) connections_max: usize,
     pub(crate) idle_max: usize,
     pub(crate) queue_time_max: Duration,
@@ -77,6 +83,10 @@ pub(crate) struct Scene {
     /// The first is served from the start.
     pub(crate) configurations: Vec<Configuration>,
     pub(crate) clients: usize,
+    /// The server also listens with TLS.
+    pub(crate) has_tls: bool,
+    /// How often another is served, one after the other, and from the first again.
+    pub(crate) reloads: u32,
     /// Clients break rules: they reset, close one side, or stop.
     pub(crate) clients_fail: bool,
     /// Upstreams do.
@@ -87,14 +97,35 @@ pub(crate) struct Scene {
     pub(crate) shares_resources: bool,
     /// How often one of them is purged.
     pub(crate) purges: u32,
+    /// Messages that are published.
+    pub(crate) channels: Option<Channels>,
+}
+
+/// Channels, their messages and who gets them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Channels {
+    pub(crate) subscribers: usize,
+    pub(crate) messages: u32,
+    /// How many messages of each channel are kept, and how many a subscriber may be behind.
+    pub(crate) history: usize,
+    pub(crate) lag_max: u32,
 }
 
 impl Scene {
     pub(crate) fn draw(random: &mut fastrand::Rng) -> Scene {
         // Nobody breaks rules and nothing has a limit: what the cache does can be predicted best.
         let is_calm = random.u8(..5) == 0;
-        let count = if !is_calm && random.u8(..3) == 0 { random.usize(2..=4) } else { 1 };
-        let mut configurations: Vec<_> = (0..count).map(|_| Configuration::draw(random)).collect();
+        let count = if !is_calm && random.bool() { random.usize(2..=4) } else { 1 };
+        let mut configurations = vec![Configuration::draw(random)];
+        for _ in 1..count {
+            let next = Configuration::draw(random);
+            // Often an operator changes no upstream, and connections to it are kept.
+            configurations.push(if random.bool() {
+                next.with_upstreams_of(&configurations[0])
+            } else {
+                next
+            });
+        }
         if is_calm {
             configurations[0].request_time_max = None;
             configurations[0].cache = Some(CacheSettings { fresh_s: Some(10), stale_s: 10 });
@@ -103,11 +134,19 @@ impl Scene {
             workers: random.usize(1..=3),
             configurations,
             clients: random.usize(1..=8),
+            has_tls: random.u8(..3) == 0,
+            reloads: if count > 1 { random.u32(1..=8) } else { 0 },
             clients_fail: random.bool() && !is_calm,
             upstreams_fail: random.bool() && !is_calm,
             rate_min: if !is_calm && random.u8(..4) == 0 { 240 } else { 0 },
             requests_per_connection_max: (random.u8(..6) == 0).then(|| random.u32(1..=3)),
             shares_resources: random.bool() || is_calm,
+            channels: (random.u8(..4) == 0).then(|| Channels {
+                subscribers: random.usize(1..=4),
+                messages: random.u32(1..=100),
+                history: *random.choice(&[2, 10, 1000]).expect("some"),
+                lag_max: *random.choice(&[2, 1000]).expect("some"),
+            }),
             purges: if random.bool() { random.u32(1..=30) } else { 0 },
         }
     }
@@ -121,6 +160,23 @@ impl Scene {
 }
 
 impl Configuration {
+    /// With the same upstreams as another configuration.
+    fn with_upstreams_of(self, other: &Configuration) -> Configuration {
+        Configuration {
+            streams_max: other.streams_max,
+            is_fastcgi: other.is_fastcgi,
+            connections_max: other.connections_max,
+            idle_max: other.idle_max,
+            queue_time_max: other.queue_time_max,
+            read_time_max: other.read_time_max,
+            request_time_max: other.request_time_max,
+            retries_max: other.retries_max,
+            servers: other.servers,
+            retry_on: other.retry_on.clone(),
+            ..self
+        }
+    }
+
     fn draw(random: &mut fastrand::Rng) -> Configuration {
         let mut sometimes = |of| random.u8(..of) == 0;
         let (has_authorization, has_rate, has_concurrency) = (sometimes(3), sometimes(3), sometimes(3));
@@ -137,6 +193,7 @@ impl Configuration {
             concurrency: has_concurrency.then(|| (random.u32(1..=3), random.u32(0..=10))),
             buffers_requests,
             streams_max: (random.u8(..3) == 0).then(|| random.u32(1..=8)),
+            is_fastcgi: random.u8(..5) == 0,
             connections_max: *random.choice(&[1, 1, 2, 4096]).expect("some"),
             idle_max: *random.choice(&[0, 1, 256]).expect("some"),
             queue_time_max: seconds(random, 1, 30),
@@ -169,10 +226,11 @@ impl Configuration {
     /// # Panics
     /// A configuration that the server refuses.
     pub(crate) fn checked(&self, scene: &Scene, folder: &Path) -> Checked {
-        let upstream = |names: &[&str]| {
+        let upstream = |names: &[&str], is_fastcgi: bool| {
             let server = |name: &&str| proxy::Server::new(proxy::Address::Unix(upstream_path(folder, name)));
             proxy::Upstream {
                 protocol: match self.streams_max {
+                    _ if is_fastcgi => proxy::Protocol::FastCgi,
                     Some(streams_max) => proxy::Protocol::H2c { streams_max },
                     None => proxy::Protocol::Http1,
                 },
@@ -183,6 +241,7 @@ impl Configuration {
                 request_time_max: self.request_time_max,
                 retries_max: self.retries_max,
                 retry_on: self.retry_on.clone(),
+                fastcgi: proxy::FastCgi { root: "/scripts".to_owned(), ..proxy::FastCgi::default() },
                 ..proxy::Upstream::new(names[0], names.iter().map(server).collect())
             }
         };
@@ -230,7 +289,7 @@ impl Configuration {
             ..Rules::default()
         };
         let forward = Forward {
-            buffer_requests: self.buffers_requests,
+            buffer_requests: if self.buffers_requests { BufferRequests::All } else { BufferRequests::Short },
             buffer_response_bytes: self.buffer_response_bytes,
             ..Forward::to(0)
         };
@@ -243,8 +302,15 @@ impl Configuration {
             rules: Rules { access: vec![nobody], ..rules },
             ..Route::new(PathMatch::prefix(DENIED), Action::Proxy(forward))
         };
+        let channels = scene.channels.map(|channels| {
+            let plan = Box::new(subscriber::plan(channels));
+            Route::new(PathMatch::prefix(CHANNELS_PATH), Action::Push(plan))
+        });
         let sites = site::Plan {
-            upstreams: vec![upstream(&APPLICATION[..self.servers]), upstream(&["authorization"])],
+            upstreams: vec![
+                upstream(&APPLICATION[..self.servers], self.is_fastcgi),
+                upstream(&["authorization"], false),
+            ],
             spool: proxy::SpoolPlan {
                 folder: self.spools_to_files.then(|| folder.to_owned()),
                 memory_max: self.spool_memory_max,
@@ -255,7 +321,7 @@ impl Configuration {
             sites: vec![Site {
                 name: "*".to_owned(),
                 hosts: vec![Host::Any],
-                routes: vec![all, denied],
+                routes: [all, denied].into_iter().chain(channels).collect(),
                 ..Site::default()
             }],
             ..site::Plan::default()
@@ -265,14 +331,18 @@ impl Configuration {
             requests_per_connection_max: scene.requests_per_connection_max,
             ..Limits::default()
         };
+        let plain = Listen { is_plain: scene.has_tls, ..engine::Address::Unix(listen_path(folder)).into() };
+        let with_tls: Option<Listen> =
+            scene.has_tls.then(|| engine::Address::Unix(secure_path(folder)).into());
         let server = engine::Plan {
-            listen: vec![engine::Address::Unix(listen_path(folder)).into()],
+            listen: std::iter::once(plain).chain(with_tls).collect(),
             workers: Some(scene.workers),
             limits,
             pin: false,
             ..engine::Plan::default()
         };
-        match (Plan { server, sites, ..Plan::default() }).check() {
+        let secure = if scene.has_tls { secure::plan(folder) } else { ServerPlan::default() };
+        match (Plan { server, sites, secure, ..Plan::default() }).check() {
             Ok(checked) => checked,
             Err(_) => panic!("a plan that is refused: {self:?}"),
         }
@@ -293,6 +363,11 @@ impl CacheSettings {
 /// Where the server listens.
 pub(crate) fn listen_path(folder: &Path) -> PathBuf {
     folder.join("server.sock")
+}
+
+/// Where it listens with TLS.
+pub(crate) fn secure_path(folder: &Path) -> PathBuf {
+    folder.join("secure.sock")
 }
 
 /// Where an upstream listens.

@@ -13,7 +13,9 @@ pub(crate) enum Actor {
     Client(usize),
     /// A connection of an upstream: the upstream's number, and how many connections it has accepted before.
     Upstream(usize, usize),
-    /// Who changes the configuration.
+    /// A subscriber of channels, by its number.
+    Subscriber(usize),
+    /// Who changes the configuration, and publishes.
     Operator,
 }
 
@@ -50,13 +52,15 @@ pub(crate) enum Event {
     Pause(u64),
     /// Another configuration is served, by its number.
     Reload(usize),
+    /// A message of this length is published to a channel.
+    Publish(usize, usize),
     /// The responses of a resource are purged, or marked stale.
     Purge(u8, bool),
 }
 
 /// The events of a run.
 #[derive(Debug, Default)]
-pub(crate) struct Trace {
+pub struct Trace {
     hasher: DefaultHasher,
     events: Vec<(u64, Actor, Event)>,
     count: u64,
@@ -94,6 +98,9 @@ impl fmt::Display for Trace {
                 Actor::Client(number) => {
                     writeln!(f, "{at_ms:>10.3}  client {number:<3} {}", Words(event))
                 }
+                Actor::Subscriber(number) => {
+                    writeln!(f, "{at_ms:>10.3}  subscriber {number:<3} {}", Words(event))
+                }
                 Actor::Operator => writeln!(f, "{at_ms:>10.3}  {:>36}", Words(event).to_string()),
                 Actor::Upstream(number, connection) => {
                     writeln!(
@@ -127,6 +134,7 @@ impl fmt::Display for Words<'_> {
             Event::Response(id, status) => write!(f, "has the response to request {id}: {status}"),
             Event::Cancel(id) => write!(f, "resets the stream of request {id}"),
             Event::Pause(ms) => write!(f, "pauses for {ms} ms"),
+            Event::Publish(channel, bytes) => write!(f, "publishes {bytes} bytes to channel {channel}"),
             Event::Purge(resource, false) => write!(f, "purge of resource {resource}"),
             Event::Purge(resource, true) => write!(f, "soft purge of resource {resource}"),
             Event::Reload(number) => write!(f, "reload: configuration {number}"),

@@ -1,6 +1,7 @@
 //! One run: a server with its workers, clients, upstreams and an operator, all on this thread, by a clock that moves only when nobody
 //! has anything to do.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flatout_cache::{Purge, PurgeScope};
@@ -16,6 +17,9 @@ use crate::model::cache::{Moment, RESOURCES, TAGS, tag_name};
 use crate::model::{Model, resource_target};
 use crate::reduce::Reduction;
 use crate::scene::{APPLICATION, Scene, TIME_MAX, upstream_path};
+use crate::secure;
+use crate::socket;
+use crate::subscriber::{Publisher, Subscriber};
 use crate::trace::{Actor, Event, Trace};
 use crate::upstream::{Role, Upstream};
 
@@ -30,6 +34,9 @@ const LONG_AFTER_NS: u64 = 5_000_000_000;
 
 /// If nobody has done anything for so long, nobody will.
 const QUIET_NS_MAX: u64 = 6 * TIME_MAX.as_nanos() as u64;
+
+/// A server that drains closes connections at rest at once, and others when they have had their last response.
+const REST_NS_MAX: u64 = 5_000_000_000;
 
 /// The host of all requests.
 const HOST: &str = "a.test";
@@ -46,14 +53,52 @@ pub(crate) struct Shared<'s> {
     pub(crate) scene: &'s Scene,
     pub(crate) model: Model,
     pub(crate) trace: Trace,
+    /// What clients need for TLS.
+    pub(crate) secure: Option<secure::Clients>,
     /// An upstream has broken a rule.
     pub(crate) upstreams_failed: bool,
+    /// The configuration that is served.
+    served: usize,
     requests: u32,
 }
 
-impl Shared<'_> {
+impl<'s> Shared<'s> {
+    pub(crate) fn new(scene: &'s Scene) -> Shared<'s> {
+        Shared {
+            now_ns: BEGIN_NS,
+            scene,
+            model: Model::default(),
+            trace: Trace::default(),
+            secure: scene.has_tls.then(secure::Clients::new),
+            upstreams_failed: false,
+            served: 0,
+            requests: 0,
+        }
+    }
+
+    /// How many messages of a channel are kept.
+    pub(crate) fn history(&self) -> usize {
+        self.scene.channels.map_or(0, |channels| channels.history)
+    }
+
+    /// Requests that were sent.
+    pub(crate) fn requests(&self) -> u32 {
+        self.requests
+    }
+
     pub(crate) fn event(&mut self, actor: Actor, event: Event) {
         self.trace.add(self.now_ns, actor, event);
+    }
+
+    /// Another configuration is served.
+    fn serve(&mut self, configuration: usize) {
+        self.served = configuration;
+        self.model.heads.serve(configuration);
+    }
+
+    /// The last byte of a request's head was sent, on a connection where the server waits for it.
+    pub(crate) fn sent_head(&mut self, id: u32) {
+        self.model.heads.sent(id, self.served);
     }
 
     /// Now, after all events so far.
@@ -68,75 +113,38 @@ impl Shared<'_> {
     }
 }
 
-/// What a run gave.
-pub struct Report {
-    /// The hash of all its events: the same for the same seed.
-    pub hash: u64,
-    /// Requests that were sent.
-    pub requests: u64,
-    /// Responses of upstreams that reached their client whole.
-    pub whole: u64,
-    /// Events.
-    pub events: u64,
-    /// Clients that were drawn.
-    pub clients: usize,
-    /// What went wrong, and the events before it.
-    pub failure: Option<Failure>,
+/// Who may have something to do, in an order that the seed decides.
+struct Awake {
+    actors: Vec<usize>,
+    is_awake: Vec<bool>,
 }
 
-/// A rule that the server has broken.
-pub struct Failure {
-    /// Which.
-    pub message: String,
-    /// What was drawn for the run.
-    pub scene: String,
-    /// Its events, as a ladder.
-    pub trace: String,
-}
+impl Awake {
+    fn new(actors: usize) -> Awake {
+        Awake { actors: (0..actors).collect(), is_awake: vec![true; actors] }
+    }
 
-/// Runs what a seed draws.
-///
-/// # Panics
-/// The system refuses what a simulation needs: sockets, descriptors, a temporary folder.
-pub fn run(seed: u64) -> Report {
-    run_reduced(seed, &Reduction::default())
-}
+    fn draw(&self, random: &mut fastrand::Rng) -> Option<usize> {
+        random.choice(&self.actors).copied()
+    }
 
-/// Runs a part of what a seed draws.
-///
-/// # Panics
-/// As [`run`].
-pub fn run_reduced(seed: u64, reduction: &Reduction) -> Report {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let mut scene = Scene::draw(&mut random);
-    reduction.apply(&mut scene);
-    clock::simulated::set(Some(BEGIN_NS));
-    let mut shared = Shared {
-        now_ns: BEGIN_NS,
-        scene: &scene,
-        model: Model::default(),
-        trace: Trace::default(),
-        upstreams_failed: false,
-        requests: 0,
-    };
-    let result = World::new(&scene, reduction, random).run(&mut shared);
-    clock::simulated::set(None);
-    let Shared { model, trace, requests, .. } = shared;
-    Report {
-        hash: trace.hash(),
-        requests: u64::from(requests),
-        whole: model.whole,
-        events: trace.count(),
-        clients: scene.clients,
-        failure: result.err().map(|message| Failure {
-            message,
-            scene: format!("{scene:#?}"),
-            trace: trace.to_string(),
-        }),
+    fn wake(&mut self, actor: usize) {
+        if !std::mem::replace(&mut self.is_awake[actor], true) {
+            self.actors.push(actor);
+        }
+    }
+
+    fn wake_all(&mut self) {
+        (0..self.is_awake.len()).for_each(|actor| self.wake(actor));
+    }
+
+    fn sleep(&mut self, actor: usize) {
+        self.is_awake[actor] = false;
+        self.actors.retain(|it| *it != actor);
     }
 }
 
-struct World {
+pub(crate) struct World {
     folder: tempfile::TempDir,
     random: fastrand::Rng,
     live: Live,
@@ -145,17 +153,19 @@ struct World {
     workers: Vec<flatout_engine::SteppedWorker>,
     clients: Vec<Client>,
     upstreams: Vec<Upstream>,
-    /// The configuration that is served.
-    served: usize,
+    subscribers: Vec<Subscriber>,
+    publisher: Publisher,
+    reloads_left: u32,
     purges_left: u32,
     /// When the next purge is due.
     purges_at_ns: u64,
-    /// Actors that had nothing to do since something happened.
-    quiet: Vec<bool>,
+    /// Actors that may have something to do.
+    awake: Awake,
 }
 
 impl World {
-    fn new(scene: &Scene, reduction: &Reduction, mut random: fastrand::Rng) -> World {
+    pub(crate) fn new(scene: &Scene, reduction: &Reduction, mut random: fastrand::Rng) -> World {
+        clock::simulated::set(Some(BEGIN_NS));
         let folder = tempfile::tempdir().expect("a temporary folder");
         let checked = scene.configurations[0].checked(scene, folder.path());
         let upstream = |number, role, name, random: &mut fastrand::Rng| {
@@ -168,13 +178,18 @@ impl World {
         ];
         let clients: Vec<Client> =
             (0..scene.clients).map(|number| Client::new(number, reduction, random.fork())).collect();
-        let bound = bind(checked.listening(None)).expect("a free path");
+        let acceptor = scene.has_tls.then(|| secure::acceptor(folder.path()));
+        let bound = bind(checked.listening(acceptor.as_ref())).expect("a free path");
         let hub = Hub::new(Limits::default());
         let opened = simulation::open(&checked, &hub, None).unwrap_or_else(|failure| panic!("{failure}"));
         let live = Live::new(opened);
         let make = |worker| live.service(&worker, Watch::default());
         let (handle, workers) = bound.start_stepped(make).expect("workers");
-        let actors = workers.len() + clients.len() + upstreams.len() + 1;
+        let count = scene.channels.filter(|_| !reduction.has_no_subscribers).map_or(0, |it| it.subscribers);
+        let subscribers: Vec<_> = (0..count).map(|number| Subscriber::new(number, random.fork())).collect();
+        let channels = scene.channels.filter(|_| !reduction.has_no_subscribers);
+        let publisher = Publisher::new(hub.clone(), channels, random.fork());
+        let actors = workers.len() + clients.len() + upstreams.len() + subscribers.len() + 2;
         World {
             folder,
             random,
@@ -184,56 +199,74 @@ impl World {
             workers,
             clients,
             upstreams,
-            served: 0,
+            subscribers,
+            publisher,
+            reloads_left: scene.reloads,
             purges_left: scene.purges,
             purges_at_ns: BEGIN_NS,
-            quiet: vec![false; actors],
+            awake: Awake::new(actors),
         }
     }
 
-    fn run(mut self, shared: &mut Shared<'_>) -> Result<(), String> {
+    pub(crate) fn run(mut self, shared: &mut Shared<'_>, steps: &AtomicU64) -> Result<(), String> {
         let mut did_at_ns = shared.now_ns;
         for _ in 0..STEPS_MAX {
-            if self.clients.iter().all(Client::is_done) {
+            steps.fetch_add(1, Ordering::Relaxed);
+            if self.clients.iter().all(Client::is_done) && self.subscribers.iter().all(Subscriber::is_done) {
                 return self.end(shared);
             }
-            let actor = self.random.usize(..self.quiet.len());
-            if self.quiet[actor] {
-                if !self.quiet.iter().all(|is_quiet| *is_quiet) {
-                    continue;
-                }
+            let Some(actor) = self.awake.draw(&mut self.random) else {
                 if shared.now_ns - did_at_ns > QUIET_NS_MAX {
                     return Err(self.stuck(shared));
                 }
                 self.advance(shared, did_at_ns);
                 continue;
-            }
-            if self.step(actor, shared)? {
-                self.quiet.fill(false);
+            };
+            if !self.step(actor, shared)? {
+                self.awake.sleep(actor);
+            } else if actor < self.workers.len() {
                 // A worker's own timers are no reason to wait for ever.
-                if actor >= self.workers.len() {
-                    did_at_ns = shared.now_ns;
-                }
+                self.awake.wake_all();
             } else {
-                self.quiet[actor] = true;
+                // Peers are connected to workers only.
+                (0..self.workers.len()).for_each(|worker| self.awake.wake(worker));
+                self.awake.wake(self.operator());
+                did_at_ns = shared.now_ns;
             }
         }
         Err("the run does not end".to_owned())
     }
 
+    /// The number of the operator among actors: the last.
+    fn operator(&self) -> usize {
+        self.workers.len() + self.clients.len() + self.upstreams.len() + self.subscribers.len() + 1
+    }
+
     fn step(&mut self, actor: usize, shared: &mut Shared<'_>) -> Result<bool, String> {
         let mut at = actor;
         if let Some(worker) = self.workers.get_mut(at) {
-            return worker.step().map_err(|error| format!("worker {at}: {error}"));
+            let did = worker.step().map_err(|error| format!("worker {at}: {error}"))?;
+            if did {
+                socket::server_did();
+                self.upstreams.iter_mut().for_each(Upstream::server_did);
+            }
+            return Ok(did);
         }
         at -= self.workers.len();
         if let Some(client) = self.clients.get_mut(at) {
             return client.step(self.folder.path(), shared);
         }
         at -= self.clients.len();
-        match self.upstreams.get_mut(at) {
-            Some(upstream) => upstream.step(shared),
-            None => Ok(self.operate(shared)),
+        if let Some(upstream) = self.upstreams.get_mut(at) {
+            return upstream.step(shared);
+        }
+        at -= self.upstreams.len();
+        if let Some(subscriber) = self.subscribers.get_mut(at) {
+            return subscriber.step(self.folder.path(), shared);
+        }
+        match at - self.subscribers.len() {
+            0 => self.publisher.step(shared),
+            _ => Ok(self.operate(shared)),
         }
     }
 
@@ -244,17 +277,18 @@ impl World {
             self.purges_at_ns = shared.now_ns + self.random.u64(..PURGE_PAUSE_NS_MAX);
             return self.purge(shared);
         }
-        let next = self.served + 1;
-        let Some(configuration) = shared.scene.configurations.get(next).filter(|_| self.random.u8(..32) == 0)
-        else {
+        if self.reloads_left == 0 || self.random.u8(..32) > 0 {
             return false;
-        };
+        }
+        let next = (shared.served + 1) % shared.scene.configurations.len();
+        self.reloads_left -= 1;
+        let configuration = &shared.scene.configurations[next];
         let checked = configuration.checked(shared.scene, self.folder.path());
         let former = self.live.opened();
         let opened = simulation::open(&checked, &self.hub, Some(&former))
             .unwrap_or_else(|failure| panic!("{failure}"));
         self.live.replace(opened);
-        self.served = next;
+        shared.serve(next);
         shared.event(Actor::Operator, Event::Reload(next));
         true
     }
@@ -266,15 +300,16 @@ impl World {
         let awaited = shared.model.awaited().filter(|_| self.random.bool());
         let resource = awaited.unwrap_or_else(|| self.random.u8(..RESOURCES));
         let is_soft = self.random.u8(..3) == 0;
+        let scheme = if shared.scene.has_tls { "https" } else { "http" };
         let (scope, purged) = match self.random.u8(..8) {
             0 => (PurgeScope::All, (0..RESOURCES).collect()),
-            1 => (PurgeScope::Prefix(format!("http://{HOST}/")), (0..RESOURCES).collect()),
-            2 => (PurgeScope::Prefix("http://other.test/".to_owned()), Vec::new()),
+            1 => (PurgeScope::Prefix(format!("{scheme}://{HOST}/")), (0..RESOURCES).collect()),
+            2 => (PurgeScope::Prefix(format!("{scheme}://other.test/")), Vec::new()),
             3 | 4 => {
                 let tag = resource % TAGS;
                 (PurgeScope::Tag(tag_name(tag)), (tag..RESOURCES).step_by(TAGS.into()).collect())
             }
-            _ => (PurgeScope::Url(format!("http://{HOST}{}", resource_target(resource))), vec![resource]),
+            _ => (PurgeScope::Url(format!("{scheme}://{HOST}{}", resource_target(resource))), vec![resource]),
         };
         cache.purge(&Purge { scope, is_soft });
         for resource in purged {
@@ -288,6 +323,8 @@ impl World {
     fn advance(&mut self, shared: &mut Shared<'_>, did_at_ns: u64) {
         let wakes = self.clients.iter().filter_map(Client::wakes_at_ns);
         let wakes = wakes.chain(self.upstreams.iter().filter_map(Upstream::wakes_at_ns));
+        let wakes = wakes.chain(self.subscribers.iter().filter_map(Subscriber::wakes_at_ns));
+        let wakes = wakes.chain(self.publisher.wakes_at_ns());
         let next = wakes.filter(|at| *at > shared.now_ns).min().unwrap_or(u64::MAX);
         let is_long = shared.now_ns - did_at_ns > LONG_AFTER_NS;
         let to = next.min(shared.now_ns + if is_long { LONG_STEP_NS } else { STEP_NS });
@@ -296,24 +333,31 @@ impl World {
             worker.advance(Duration::from_nanos(to - shared.now_ns));
         }
         shared.now_ns = to;
-        self.quiet.fill(false);
+        shared.model.heads.read();
+        self.awake.wake_all();
     }
 
     /// All clients are done: nothing may be left of them.
     fn end(&mut self, shared: &mut Shared<'_>) -> Result<(), String> {
         self.handle.drain();
+        let rest_until_ns = shared.now_ns + REST_NS_MAX;
         let until_ns = shared.now_ns + QUIET_NS_MAX;
         while !self.workers.iter().all(flatout_engine::SteppedWorker::has_ended) {
             if shared.now_ns > until_ns {
                 let figures = self.handle.figures();
                 return Err(format!("all clients are gone, and the server does not end: {figures:?}"));
             }
+            if shared.now_ns > rest_until_ns
+                && let Some(at) = self.clients.iter().position(|client| !client.is_gone())
+            {
+                return Err(format!(
+                    "the server drains, and the connection of client {at}, which is at rest, stays open"
+                ));
+            }
             let mut did = true;
             while did {
                 did = false;
-                for actor in (0..self.workers.len())
-                    .chain(self.workers.len() + self.clients.len()..self.quiet.len() - 1)
-                {
+                for actor in 0..self.operator() - 1 {
                     did |= self.step(actor, shared)?;
                 }
             }

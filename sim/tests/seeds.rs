@@ -6,8 +6,9 @@ const SEEDS: [u64; 14] = [6, 26, 34, 39, 44, 67, 91, 104, 96, 151, 7120, 100_041
 
 #[track_caller]
 fn passes(seed: u64) {
-    if let Some(failure) = sim::run(seed).failure {
-        panic!("{}\n{}\nseed {seed}: {}", failure.scene, failure.trace, failure.message);
+    let report = sim::run(seed);
+    if let Some(failure) = report.failure {
+        panic!("{}\n{}\nseed {seed}: {}", failure.scene, report.trace, failure.message);
     }
 }
 

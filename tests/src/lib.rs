@@ -1,8 +1,10 @@
 //! Helpers of the black-box tests: a real server process, and a raw client.
 
+pub mod api_server;
 pub mod authority;
 pub mod browser;
 pub mod cached;
+pub mod guide;
 pub mod nats;
 pub mod pebble;
 pub mod peers;

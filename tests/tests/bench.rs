@@ -65,9 +65,16 @@ fn the_engine_is_measured() {
         bench(&[&url(&server, "/json"), "-t2", "-c8", "-d", "300ms", "--warmup", "100ms", "--latency"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = stdout(&output);
-    for expected in
-        ["2 threads and 8 connections", "Requests/sec:", "Transfer/sec:", "p99.9", "CPU of the server"]
-    {
+    for expected in [
+        "limit: ",
+        " requests/s   p50 ",
+        "no errors",
+        "2 threads and 8 connections",
+        "Requests/sec:",
+        "Transfer/sec:",
+        "p99.9",
+        "CPU of the server",
+    ] {
         assert!(text.contains(expected), "{expected} in {text}");
     }
     let found = json(&[&url(&server, "/json"), "-n", "1000", "--expect", "{\"message\":\"Hello, World!\"}"]);
@@ -115,8 +122,8 @@ fn fields_of_json() {
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&found),
-        "bytes_read client_cpu_share client_cpu_us_per_request connections_held connections_made errors latency_ns \
-         latency_raw_ns machine machine_cpu_us_per_request requests requests_each_second requests_per_s seconds send_lag_ns \
+        "bytes_read client_cpu_share client_cpu_us_per_request command connections_held connections_made date errors errors_sum latency_ns \
+         latency_raw_ns limit machine machine_cpu_us_per_request requests requests_each_second requests_per_s seconds send_lag_ns \
          server_cpu_us_per_request setup statuses trials_requests_per_s unanswered unsent warnings"
     );
     assert_eq!(

@@ -127,7 +127,7 @@ fn helpful_rungs_are_kept_and_the_rest_undone() {
     let server = Server::json();
     let (fast, none, slow) = (file("fast"), file("none"), file("slow"));
     let url = format!("http://{}/json", server.address);
-    let flags = ["--url", &url, "--bench", GENERATOR, "--shapley", "4", "--peak-rate", "500", "--price", "1"];
+    let flags = ["--url", &url, "--bench", GENERATOR, "--shapley", "6", "--peak-rate", "500", "--price", "1"];
     let all = [&flags[..], &words(&fast), &words(&none), &words(&slow), &QUICK].concat();
     let output = climb(&folder, &[&all[..], &["--json", "out.json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -173,13 +173,13 @@ fn json_has_its_fields() {
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&found),
-        "after apply before command diff end error left_behind load_rate_per_s machine next noise noise_floor objective profiles rungs \
+        "after apply before command date diff end error left_behind load_rate_per_s machine next noise noise_floor objective profiles rungs \
          take_back today total total_effects url"
     );
     assert_eq!(
         names(&found["rungs"][0]),
-        "apply confidence effects gain high how leave_one_out leave_one_out_interval low name pairs reason shapley status \
-         take_back"
+        "apply confidence effects gain high how leave_one_out leave_one_out_interval low name pairs reason shapley starts \
+         status take_back"
     );
     let side = "cpu_us_per_request errors generator_share headroom latency machines means p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
                 requests_per_cpu_s requests_per_s runs";
@@ -436,8 +436,11 @@ fn only_some_rungs_restart_the_server() {
     assert_eq!(statuses(&found), ["kept", "none"], "{found}");
     assert!((0.28..0.32).contains(&found["total"]["gain"].as_f64().unwrap()), "{found}");
     let starts = std::fs::read_to_string(folder.0.join("starts")).unwrap().lines().count();
-    // The first, eight pairs with and without `fast`, and again for the total; in what order is random.
-    assert!((1 + 16 + 16 - 2..=1 + 16 + 16 + 2).contains(&starts), "{starts}");
+    // The first; then, each with four starts of both sides, the noise, `fast`, and the total. In what order is random. `none` needs no start.
+    let of_fast = found["rungs"][0]["starts"].as_u64().unwrap() as usize;
+    assert_eq!(of_fast, 4, "{found}");
+    let expected = 1 + 3 * 2 * of_fast;
+    assert!((expected - 2..=expected + 2).contains(&starts), "{starts}: {found}");
 }
 
 /// A setting of the server's processes ends with them: it is applied again to those started next.

@@ -23,22 +23,24 @@ fn record(kind: u8, id: u8, content: &[u8], padding: u8) -> Vec<u8> {
     out
 }
 
-fn stdout(text: &[u8]) -> Vec<u8> {
+pub(crate) fn stdout(text: &[u8]) -> Vec<u8> {
     text.chunks(8000).flat_map(|part| record(STDOUT, 1, part, 3)).collect()
 }
 
-fn end() -> Vec<u8> {
+pub(crate) fn end() -> Vec<u8> {
     [record(STDOUT, 1, b"", 0), record(END, 1, &[0; 8], 0)].concat()
 }
 
 /// What an application has received.
-struct Received {
+pub(crate) struct Received {
     params: Vec<(String, String)>,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
+    /// The connection stays open after the response.
+    stays_open: bool,
 }
 
 impl Received {
-    fn param(&self, name: &str) -> &str {
+    pub(crate) fn param(&self, name: &str) -> &str {
         self.params.iter().find(|(this, _)| this == name).map_or("-", |(_, value)| value)
     }
 }
@@ -56,7 +58,7 @@ fn length(bytes: &mut &[u8]) -> usize {
 
 /// Reads a request; `None` at the end of the connection.
 fn request(stream: &mut TcpStream) -> Option<Received> {
-    let mut received = Received { params: Vec::new(), body: Vec::new() };
+    let mut received = Received { params: Vec::new(), body: Vec::new(), stays_open: false };
     let mut header = [0; 8];
     loop {
         stream.read_exact(&mut header).ok()?;
@@ -65,7 +67,10 @@ fn request(stream: &mut TcpStream) -> Option<Received> {
         stream.read_exact(&mut content).ok()?;
         let mut content = &content[..count];
         match header[1] {
-            1 => assert_eq!(content[..3], [0, 1, 1], "a responder whose connection stays open"),
+            1 => {
+                assert_eq!(content[..2], [0, 1], "a responder");
+                received.stays_open = content[2] == 1;
+            }
             4 => {
                 while !content.is_empty() {
                     let (name, value) = (length(&mut content), length(&mut content));
@@ -82,7 +87,7 @@ fn request(stream: &mut TcpStream) -> Option<Received> {
 }
 
 /// An application that sends what `respond` returns, and counts its connections.
-fn application(
+pub(crate) fn application(
     respond: impl Fn(&Received) -> Vec<u8> + Send + Sync + 'static,
 ) -> (SocketAddr, Arc<AtomicUsize>) {
     let (address, connections, _) = counted_application(respond);
@@ -107,6 +112,9 @@ fn counted_application(
                         return;
                     }
                     sent.fetch_add(1, Ordering::SeqCst);
+                    if !received.stays_open {
+                        break;
+                    }
                 }
             });
         }
@@ -214,6 +222,60 @@ fn broken_applications_get_a_502_and_the_next_request_a_new_connection() {
 }
 
 #[test]
+fn lengths_and_records_that_lie_leave_nothing_for_the_next_request() {
+    let (address, connections) = application(|received| match received.param("QUERY_STRING") {
+        "short" => [stdout(b"Content-Length: 5\r\n\r\nhi"), end()].concat(),
+        "long" => [stdout(b"Content-Length: 1\r\n\r\nhi"), end()].concat(),
+        "negative" => [stdout(b"Content-Length: -1\r\n\r\nhi"), end()].concat(),
+        "both" => [stdout(b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nhi"), end()].concat(),
+        // The end comes first, or the output goes on after its end.
+        "early" => [record(END, 1, &[0; 8], 0), stdout(b"X-A: b\r\n\r\nhidden")].concat(),
+        "late" => [stdout(b"X-A: b\r\n\r\nhi"), record(STDOUT, 1, b"", 0), stdout(b"hidden"), end()].concat(),
+        "padded" => [record(STDOUT, 1, b"Content-Length: 2\r\n\r\nhi", 255), end()].concat(),
+        _ => [stdout(b"Content-Length: 2\r\n\r\nok"), end()].concat(),
+    });
+    let folder = Folder::new();
+    let server = server(&folder, address, "");
+    for (target, status, body) in [
+        ("/?short", "502", &b""[..]),
+        ("/?long", "502", b""),
+        ("/?negative", "502", b""),
+        ("/?both", "502", b""),
+        ("/?early", "502", b""),
+        ("/?late", "502", b""),
+        ("/?padded", "200", b"hi"),
+    ] {
+        let found = fetch(&server, "GET", target, b"");
+        assert_eq!(found.0, status, "{target}");
+        assert!(status == "502" || found.2 == body, "{target}: {:?}", String::from_utf8_lossy(&found.2));
+        assert!(!String::from_utf8_lossy(&found.2).contains("hidden"), "{target}");
+        assert_eq!(fetch(&server, "GET", "/", b"").2, b"ok", "after {target}");
+    }
+    assert!(connections.load(Ordering::SeqCst) > 1, "such connections are not used again");
+}
+
+#[test]
+fn long_parameters_arrive_whole_or_are_refused() {
+    let (address, _) = application(|received| {
+        let text = format!(
+            "X-A: b\r\n\r\n{} {}",
+            received.param("HTTP_X_LONG").len(),
+            received.param("HTTP_X_LAST")
+        );
+        [stdout(text.as_bytes()), end()].concat()
+    });
+    let folder = Folder::new();
+    let server = server(&folder, address, "");
+    // More than 127 bytes have a length of four bytes. What is above the limit of heads is refused.
+    for (bytes, expected) in [(127, "127 z"), (128, "128 z"), (15_000, "15000 z")] {
+        let answer = server.get("/", &format!("X-Long: {}\r\nX-Last: z\r\n", "a".repeat(bytes)));
+        assert_eq!((answer.status, answer.text().as_str()), (200, expected), "{bytes}");
+    }
+    let answer = server.get("/", &format!("X-Long: {}\r\n", "a".repeat(200_000)));
+    assert_eq!(answer.status, 431);
+}
+
+#[test]
 fn responses_of_an_application_are_cached() {
     let runs = Arc::new(AtomicUsize::new(0));
     let count = runs.clone();
@@ -235,7 +297,10 @@ fn settings_that_cannot_work_are_refused() {
     for (settings, why) in [
         ("protocol fastcgi", "needs fastcgi-root"),
         ("protocol fastcgi\nfastcgi-root \"srv\"", "need an absolute path"),
-        ("protocol fastcgi\nfastcgi-root \"/srv\"\nhealth-check \"/\"", "health-check is not possible"),
+        ("protocol fastcgi\nfastcgi-root \"/srv\"\nhealth-check \"/\"", "only health-check tcp is possible"),
+        ("health-check tcp body=\"a\"", "`body=` is not for a check by tcp"),
+        ("health-check grpc", "needs protocol h2 or h2c"),
+        ("eject-outliers on slow=\"1\"", "need a number from 1.1 to 1000"),
         ("protocol fastcgi\nfastcgi-root \"/srv\"\nfastcgi-param \"A B\" \"c\"", "letters, digits"),
     ] {
         let text = format!(

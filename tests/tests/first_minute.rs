@@ -394,6 +394,30 @@ fn commands_find_the_admin_listener_by_the_site_file() {
 }
 
 #[test]
+fn health_checks_see_whether_a_server_is_serving() {
+    let folder = folder();
+    let admin = format!("unix:{}", folder.0.join("admin.sock").display());
+    folder.write("site.kdl", format!("listen \"127.0.0.1:0\"\nadmin \"{admin}\"\nfiles public\n"));
+    let mut server = Server::start(command(&folder, &["site.kdl"]));
+    let health = |arguments: &[&str]| {
+        let mut command = Command::new(program("flatout"));
+        let output = command.current_dir(&folder.0).arg("health").args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    assert_eq!(health(&["-c", "site.kdl"]), (Some(0), "serving\n".to_owned()));
+    assert_eq!(health(&[&admin]), (Some(0), "serving\n".to_owned()));
+    // A port of clients is no admin listener.
+    let (code, text) = health(&[&server.address.to_string()]);
+    assert!(code == Some(1) && text.contains("not an admin listener"), "{text}");
+    let (code, text) = health(&["nowhere"]);
+    assert!(code == Some(2) && text.contains("need unix:PATH or IP:PORT"), "{text}");
+    server.signal(Signal::TERM);
+    assert!(server.wait().success());
+    let (code, text) = health(&[&admin]);
+    assert!(code == Some(1) && text.contains("cannot reach"), "{text}");
+}
+
+#[test]
 fn files_of_other_servers_are_recognised() {
     let folder = folder();
     folder.write(
@@ -411,4 +435,95 @@ fn files_of_other_servers_are_recognised() {
     assert!(check("nginx.conf").contains("this looks like nginx; convert it: flatout import nginx.conf"));
     assert!(check("Caddyfile").contains("this looks like a Caddyfile"));
     assert!(!check("ours.kdl").contains("looks like"));
+}
+
+#[test]
+fn all_mistakes_and_lacks_of_a_file_are_shown() {
+    let folder = folder();
+    folder.write(
+        "bad.kdl",
+        "# mine\nlisten = \":8080\"\nworkers two\nupstream api {\n    server \"http://no-such-host.invalid:80\"\n}\nsite a {\n    compress true\n    route /api {\n        proxy api\n        request-header set X \"$remot_addr\"\n    }\n    files \"./nowhere\"\n}\n",
+    );
+    folder.write("open.kdl", "site a {\n    route \"/x\" {\n        files public\n}\n");
+    folder.write(
+        "good.kdl",
+        "tls none.pem none.key\nupstream api { server \"http://no-such-host.invalid:80\"; }\nredirect \"https://a{uri}\"\nroute \"/x\" { files nowhere; }\nroute \"/y\" { proxy api; }\n",
+    );
+    let check = |names: &[&str]| {
+        let output = Command::new(program("flatout"))
+            .current_dir(&folder.0)
+            .arg("check")
+            .args(names)
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    let (code, text) = check(&["bad.kdl", "open.kdl"]);
+    assert_eq!(code, Some(2), "{text}");
+    for line in [
+        "bad.kdl:1:1: comments begin with `//`",
+        "bad.kdl:2:8: leave out this `=`",
+        "bad.kdl:3:9: `workers` needs a whole number",
+        "bad.kdl:8:14: got `true`, need on",
+        "bad.kdl:9:11: this needs quotes: \"/api\"",
+        "bad.kdl:11:30: request-header: unknown variable `$remot_addr`; did you mean `$remote_addr`?",
+        "bad.kdl:13: warning: a server would not start here: ",
+        "bad.kdl:4: warning: requests to this upstream would fail here: `no-such-host.invalid` ",
+        "open.kdl:2:16: this `{` is not closed",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    let (code, text) = check(&["good.kdl"]);
+    assert_eq!(code, Some(0), "{text}");
+    for line in [
+        "good.kdl: valid",
+        "good.kdl:3: note: `{uri}` is plain text here; the variable is `$request_uri`",
+        "good.kdl:4: warning: a server would not start here: ",
+        "good.kdl:2: warning: requests to this upstream",
+        "none.pem",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+}
+
+#[test]
+fn every_rule_of_a_route_is_explained() {
+    let folder = folder();
+    folder.write(
+        "site.kdl",
+        "listen \"127.0.0.1:8080\"\nhead-bytes \"32KiB\"\nlog-format json\naccess-log log\nupstream api {\n    server \"http://127.0.0.1:1\"\n    read-time \"30s\"\n    failures 5\n}\nsite a.test {\n    encode br gzip\n    rewrite-prefix \"/old/\" \"/api/\"\n    route \"/api\" {\n        allow \"10.0.0.0/8\"\n        deny all\n        rate-limit \"5/s\" burst=2\n        cors \"https://app.example\" credentials=on max-age=\"1h\"\n        cache \"60s\"\n        cache-bypass \"$cookie_session\"\n        cache-ignore vary\n        request-header set X-A \"$host\"\n        response-header remove X-B\n        expires \"2h\"\n        error-page \"500-599\" text=sorry upstream=on\n        proxy-cookie-path \"/a\" \"/b\"\n        x-forwarded off\n        when \"method == 'POST'\" { deny unix; cache off; }\n        proxy api\n    }\n    files public\n}\n",
+    );
+    let output = Command::new(program("flatout"))
+        .current_dir(&folder.0)
+        .args(["explain", "GET", "http://a.test/old/1?q", "-c", "site.kdl", "--from", "10.1.2.3"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    for line in [
+        "rewrite    /old/ at the start becomes /api/\n",
+        "path       /api/1\n",
+        "access     allow 10.0.0.0/8, deny all\n",
+        "rate       5 in 1s with a burst of 2, for each client address",
+        "CORS       pages of https://app.example may read responses; methods GET, HEAD, POST; with cookies; preflights are kept for 1h\n",
+        "asked with X-A: $host\n",
+        "upstream   api: 127.0.0.1:1\n",
+        "cache      GET and HEAD; if the response does not say it: 200 for 1m\n",
+        "cache      not used if $cookie_session is neither empty nor 0\n",
+        "cache      ignores Vary\n",
+        "cookies    /a at the start of Path becomes /b\n",
+        "answered   no X-B\n",
+        "expires    2h after a successful response",
+        "compress   br at level ",
+        "page       for 500-599: the text \"sorry\"",
+        "when       method == 'POST'\n",
+        "setting    read-time 30s, line 7: maximum time in which a server sends no data of a response\n",
+        "setting    failures 5, line 8: ",
+        "setting    x-forwarded off, line 26: ",
+        "setting    head-bytes 32KiB, line 2: largest request head\n",
+        "setting    log-format json, line 3: ",
+        "log        log\n",
+        "client     10.1.2.3\n",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
 }

@@ -9,7 +9,7 @@ fn run(arguments: &[&str]) -> Output {
     Command::new(program("flatout")).args(arguments).output().unwrap()
 }
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "serve",
     "check",
     "fmt",
@@ -27,6 +27,7 @@ const COMMANDS: [&str; 17] = [
     "report",
     "new",
     "completions",
+    "health",
 ];
 
 #[test]

@@ -3,10 +3,14 @@
 #![allow(clippy::module_inception, reason = "the attacks of the benchmark are a module of their own")]
 #![allow(clippy::duplicate_mod, reason = "each file names the support that it needs, as it would alone")]
 
+#[path = "accel.rs"]
+mod accel;
 #[path = "addresses.rs"]
 mod addresses;
 #[path = "attacks.rs"]
 mod attacks;
+#[path = "bench_figures.rs"]
+mod bench_figures;
 #[path = "buffering.rs"]
 mod buffering;
 #[path = "bus.rs"]
@@ -19,6 +23,8 @@ mod cache_generations;
 mod certificates;
 #[path = "conditions.rs"]
 mod conditions;
+mod controller;
+mod controller_cluster;
 #[path = "crossing.rs"]
 mod crossing;
 #[path = "differential.rs"]
@@ -43,6 +49,8 @@ mod http2;
 mod import;
 #[path = "import_closed.rs"]
 mod import_closed;
+#[path = "import_php.rs"]
+mod import_php;
 #[path = "library.rs"]
 mod library;
 #[path = "live_upstreams.rs"]
@@ -58,10 +66,14 @@ mod new_project;
 #[path = "observe.rs"]
 mod observe;
 mod operator;
+#[path = "outliers.rs"]
+mod outliers;
 #[path = "package.rs"]
 mod package;
 #[path = "pages.rs"]
 mod pages;
+#[path = "php.rs"]
+mod php;
 #[path = "prerender.rs"]
 mod prerender;
 #[path = "prerender_cache.rs"]
@@ -94,8 +106,12 @@ mod sites;
 mod tls;
 #[path = "tune.rs"]
 mod tune;
+#[path = "tutorial.rs"]
+mod tutorial;
 #[path = "upgrade.rs"]
 mod upgrade;
+#[path = "upgrade_tunnels.rs"]
+mod upgrade_tunnels;
 #[path = "upstream_dies.rs"]
 mod upstream_dies;
 #[path = "upstream_figures.rs"]

@@ -225,6 +225,47 @@ fn top_shows_a_server_that_runs() {
     assert!(told.contains("is a server running with --admin"), "{told}");
 }
 
+#[test]
+fn the_status_has_sites_routes_and_messages() {
+    let folder = Folder::new();
+    folder.write("public/a.txt", "a");
+    let status = |flags: &[&str]| -> serde_json::Value {
+        let socket = folder.0.join("admin.sock").display().to_string();
+        let mut command = Command::new(program("flatout"));
+        command.current_dir(&folder.0).arg("serve").args(flags);
+        let server = Server::start(command);
+        if flags.contains(&"-c") {
+            assert_eq!(server.get("/dead/x", "").status, 502);
+        }
+        let mut found = serde_json::Value::Null;
+        until("a second", || {
+            let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+            stream.write_all(b"GET /status HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            found = serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap();
+            found["now"]["at"] != 0 && (!flags.contains(&"-c") || found["messages"][0].is_object())
+        });
+        found
+    };
+    let admin = format!("unix:{}", folder.0.join("admin.sock").display());
+    let plain = status(&["public", "--listen", "127.0.0.1:0", "--admin", &admin, "--workers", "1"]);
+    assert_eq!(plain["about"]["sites"], serde_json::json!(["*"]), "it is listed once");
+    assert_eq!(plain["sites"][0]["routes"][0]["action"], "files public");
+    folder.write(
+        "site.kdl",
+        format!("listen \"127.0.0.1:0\"\nworkers 1\nadmin \"{admin}\"\nsite \"*\" {{\n  route \"/dead\" {{ proxy \"http://127.0.0.1:9\"; cors \"*\"; }}\n  files public\n}}\n"),
+    );
+    let sites = status(&["-c", "site.kdl"]);
+    let expected = serde_json::json!([
+        { "name": "/dead", "action": "proxy http://127.0.0.1:9", "rules": ["cors"] },
+        { "name": "/", "action": sites["sites"][0]["routes"][1]["action"], "rules": [] },
+    ]);
+    assert_eq!(sites["sites"][0]["routes"], expected);
+    let message = &sites["messages"][0];
+    assert!(message["text"].as_str().unwrap().contains("cannot connect to 127.0.0.1:9"), "{message}");
+}
+
 /// The live page: light and dark, wide and narrow, with changing figures, and without complaints.
 #[test]
 fn the_page_is_alive() {
@@ -235,7 +276,7 @@ fn the_page_is_alive() {
     let site = format!(
         "listen \"127.0.0.1:0\"\nworkers 1\nadmin \"{admin}\"\n\
          upstream application {{\n  server \"{}\"\n  server \"127.0.0.1:9\" backup=on\n}}\n\
-         site \"*\" {{\n  proxy application\n  cache \"1d\"\n  route \"/live\" {{\n    push\n    push-token secret\n  }}\n}}\n",
+         site \"*\" {{\n  proxy application\n  cache \"1d\"\n  route \"/dead\" {{ proxy \"http://127.0.0.1:9\"; }}\n  route \"/live\" {{\n    push\n    push-token secret\n  }}\n}}\n",
         behind.address
     );
     folder.write("site.kdl", site);
@@ -251,6 +292,7 @@ fn the_page_is_alive() {
             while !is_over.load(Ordering::Relaxed) {
                 ask_all(&server, 0..20);
                 server.get("/nothing", "");
+                server.get("/dead/x", "");
                 let mut publisher = server.connect();
                 let publish = "POST /live/a HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer secret\r\n\
                                Content-Length: 1\r\nConnection: close\r\n\r\nx";
@@ -291,6 +333,18 @@ fn the_page_is_alive() {
             assert!(
                 upstreams.contains("application") && upstreams.contains(&behind.address.to_string()),
                 "{upstreams}"
+            );
+            assert!(upstreams.contains("not used yet"), "nobody has asked the backup: {upstreams}");
+            let sites = text(&mut browser, "sites");
+            assert!(sites.contains("/live → push") && sites.contains("proxy application"), "{sites}");
+            until("an error with its reason", || {
+                text(&mut browser, "messages").contains("cannot connect to 127.0.0.1:9")
+            });
+            assert!(text(&mut browser, "connections").contains("of them idle"), "{what}");
+            let axis = browser.evaluate("document.querySelector('svg[data-of=rate]').textContent");
+            assert!(
+                axis.as_str().is_some_and(|axis| axis.contains("now") && axis.contains("s ago")),
+                "{axis}"
             );
             let widths = browser.evaluate("[document.documentElement.scrollWidth, innerWidth]");
             assert!(widths[0].as_u64() <= widths[1].as_u64(), "{what}: wider than its window: {widths}");

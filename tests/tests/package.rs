@@ -1,10 +1,10 @@
-//! The Debian package: built, installed, run as its unit runs it, removed. It is built from the program under test,
-//! or is the one named by `FLATOUT_DEB`, which `./x package` has built. Without Debian's tools, which `./x`
-//! installs, the tests are skipped.
+//! The packages: installed or unpacked, run as their users run them, removed. `./x package` names the folder in which it has built
+//! them, `FLATOUT_PACKAGES`; otherwise the Debian package is made of the program under test, and the others, which need a static
+//! program, are left out. Without Debian's tools, which `./x` installs, the tests are skipped.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use flatout_tests::{Folder, Signal, program, until};
 use rustix::process::{Pid, kill_process};
@@ -33,19 +33,25 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The package, if it can be built here.
-fn package(folder: &Folder) -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("FLATOUT_DEB") {
-        return Some(root().join(path));
+/// The package that `./x package` has built whose name ends like this.
+fn built(end: &str) -> Option<PathBuf> {
+    let folder = root().join(std::env::var_os("FLATOUT_PACKAGES")?);
+    let mut files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let found = files.find(|path| path.to_str().is_some_and(|path| path.ends_with(end)));
+    Some(found.unwrap_or_else(|| panic!("{}: no file ends with {end}", folder.display())))
+}
+
+/// The Debian package, if it can be built here.
+fn debian_package(folder: &Folder) -> Option<PathBuf> {
+    if let Some(path) = built(".deb") {
+        return Some(path);
     }
     if !["objcopy", "dpkg-deb", "dpkg-shlibdeps", "gzip"].into_iter().all(is_there) {
         return None;
     }
-    let program = program("flatout");
-    let profile = program.parent()?.file_name()?.to_str()?.to_owned();
     let mut build = Command::new("sh");
-    build.current_dir(root()).args(["packaging/build.sh", &profile]).arg(&folder.0).args(["-Zgzip", "-z1"]);
-    build.stderr(Stdio::inherit());
+    build.current_dir(root()).args(["packaging/debian.sh", program("flatout").to_str()?]);
+    build.arg(&folder.0).args(["-Zgzip", "-z1"]).stderr(Stdio::inherit());
     Some(PathBuf::from(succeed(&mut build).trim()))
 }
 
@@ -71,7 +77,7 @@ fn debian(folder: &Folder) -> PathBuf {
 #[test]
 fn the_package_installs_runs_and_goes_away() {
     let folder = Folder::new();
-    let Some(package) = package(&folder) else { return };
+    let Some(package) = debian_package(&folder) else { return };
     let place = debian(&folder);
     succeed(dpkg(&place).arg("--install").arg(&package));
     let listed = succeed(dpkg(&place).args(["--listfiles", "flatout"]));
@@ -116,22 +122,115 @@ fn serves_as_its_unit_says(place: &Path) {
         command.replace("$FLATOUT_FLAGS", "--workers 2").replace("${FLATOUT_ROOT}", site.to_str().unwrap());
     let mut words = line.split_whitespace();
     let program = place.join(words.next().unwrap());
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let mut activate = Command::new("systemd-socket-activate");
     activate.arg("-l").arg(format!("127.0.0.1:{port}")).arg(program).args(words);
-    let mut child = activate.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let child = activate.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // The first connection starts it.
+    assert_eq!(content(port), "packaged");
+    // The server has replaced the tool, with the same process id.
+    end(child);
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The index page of a server that is starting.
+fn content(port: u16) -> String {
     let url = format!("http://127.0.0.1:{port}/");
     let mut body = String::new();
-    // The first connection starts it.
-    until("the activated server answers", || {
+    until("the server responds", || {
         let output = run(Command::new("curl").args(["-s", "--max-time", "5", &url]));
         body = String::from_utf8_lossy(&output.stdout).into_owned();
         output.status.success()
     });
-    assert_eq!(body, "packaged");
-    // The server has replaced the tool, with the same process id.
+    body
+}
+
+fn end(mut child: Child) {
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());
+}
+
+/// The program is alone in an otherwise empty root folder: it needs no library, and finds names.
+#[test]
+fn the_archive_runs_in_an_empty_root() {
+    let Some(archive) = built(".tar.xz") else { return };
+    let folder = Folder::new();
+    succeed(Command::new("tar").arg("-xf").arg(&archive).args(["--strip-components=1", "-C"]).arg(&folder.0));
+    assert!(folder.0.join("share/man/man1/flatout-serve.1.gz").exists());
+    folder.write("etc/hosts", "127.0.0.1 localhost here.example\n");
+    folder.write("site/index.html", "alone");
+    let port = free_port();
+    let mut serve = Command::new("chroot");
+    serve.arg(&folder.0).args(["/bin/flatout", "serve", "/site", "--state", "/state"]);
+    serve.args(["--workers", "1", "--listen", &format!("127.0.0.1:{port}")]).stderr(Stdio::null());
+    let child = serve.spawn().unwrap();
+    assert_eq!(content(port), "alone");
+    let url = format!("http://here.example:{port}/");
+    let mut bench = Command::new("chroot");
+    bench.arg(&folder.0).args(["/bin/flatout", "bench", &url, "--duration", "1s", "-c", "1"]);
+    let text = succeed(&mut bench);
+    assert!(text.contains("requests"), "{text}");
+    end(child);
+}
+
+/// The image has the layout of the OCI, and its command runs as its user, without capabilities.
+#[test]
+fn the_image_serves_and_reports_its_health() {
+    let Some(file) = built("-image.tar") else { return };
+    let folder = Folder::new();
+    let (layout, bundle) = (folder.0.join("layout"), folder.0.join("bundle"));
+    std::fs::create_dir(&layout).unwrap();
+    succeed(Command::new("tar").arg("-xf").arg(&file).arg("-C").arg(&layout));
+    let tag = succeed(Command::new("umoci").args(["list", "--layout"]).arg(&layout)).trim().to_owned();
+    let image = format!("{}:{tag}", layout.display());
+    succeed(Command::new("umoci").args(["unpack", "--image", &image]).arg(&bundle));
+    let config = std::fs::read(bundle.join("config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    assert_eq!(config["process"]["user"]["uid"], 65532);
+    let listed = |value: &serde_json::Value| -> Vec<String> {
+        value.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+    };
+    let port = free_port();
+    let words = listed(&config["process"]["args"]);
+    let words = words.iter().map(|word| word.replace("0.0.0.0:8080", &format!("127.0.0.1:{port}")));
+    let rootfs = bundle.join("rootfs");
+    std::fs::write(rootfs.join("var/www/html/index.html"), "contained").unwrap();
+    let inside = || {
+        // The variables of the image are also those by which the command is found.
+        let mut chroot = Command::new("/usr/sbin/chroot");
+        chroot.args(["--userspec=65532:65532", "--groups="]).arg(&rootfs);
+        chroot
+            .env_clear()
+            .envs(listed(&config["process"]["env"]).iter().filter_map(|pair| pair.split_once('=')));
+        chroot
+    };
+    let child = inside().args(words).stderr(Stdio::null()).spawn().unwrap();
+    assert_eq!(content(port), "contained");
+    assert_eq!(succeed(inside().args(["flatout", "health"])), "serving\n");
+    end(child);
+    let output = run(inside().args(["flatout", "health"]));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+/// The shipped program has no debug information, no path of the machine that built it, and the list of its dependencies.
+#[test]
+fn the_program_is_stripped_and_lists_its_dependencies() {
+    let Some(program) = built("/flatout") else { return };
+    let sections = succeed(Command::new("objdump").arg("--section-headers").arg(&program));
+    assert!(sections.contains(".dep-v0") && sections.contains(".gnu_debuglink"), "{sections}");
+    assert!(!sections.contains(".debug_info") && !sections.contains(".interp"), "{sections}");
+    let bytes = std::fs::read(&program).unwrap();
+    let home = std::env::var("HOME").unwrap();
+    for path in [root().canonicalize().unwrap().to_str().unwrap(), &format!("{home}/.cargo")] {
+        let found = bytes.windows(path.len()).any(|window| window == path.as_bytes());
+        assert!(!found, "{path} is in the program");
+    }
+    let debug = built("/flatout.debug").unwrap();
+    let sections = succeed(Command::new("objdump").arg("--section-headers").arg(debug));
+    assert!(sections.contains(".debug_info"), "{sections}");
 }
 
 /// The units are valid, and the sandbox is effective.

@@ -345,15 +345,22 @@ fn the_page_of_a_load_draws() {
         let Some(mut browser) = Browser::start(width, is_dark) else { return };
         browser.open(&page);
         assert_no_overflow(&mut browser, "the page of a load");
-        let points =
-            browser.evaluate("[...document.querySelectorAll('polyline')].map((one) => one.points.length)");
+        let points = browser
+            .evaluate("[...document.querySelectorAll('.wide polyline')].map((one) => one.points.length)");
         assert!(points[1].as_u64() > Some(100), "{points}");
-        let height = "Math.min(...[...document.querySelectorAll('svg text')].map((one) => one.getBoundingClientRect().height))";
+        let height = "Math.min(...[...document.querySelectorAll('svg text')].filter((one) => one.getClientRects().length).map((one) => one.getBoundingClientRect().height))";
         let height = browser.evaluate(height);
         assert!(height.as_f64() > Some(9.0), "text of a plot is {height} px high on {width} px");
-        let place = middles(&mut browser, "circle.one");
+        let shown = if width == PHONE { ".narrow circle.one" } else { ".wide circle.one" };
+        let place = middles(&mut browser, shown);
         let colour = browser.colours(&place[..1]).0[0];
         assert!(is_mostly(colour, 2), "a line's mark is {colour:?}");
+        let text = browser.evaluate("document.body.textContent");
+        let text = text.as_str().unwrap_or_default();
+        assert!(
+            text.contains("flatout bench 'http://") && text.contains(" UTC") && text.contains("Limit: "),
+            "{text}"
+        );
         assert_no_complaints(&mut browser);
     }
 }

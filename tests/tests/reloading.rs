@@ -225,6 +225,7 @@ workers 3
 user "nobody"
 server-name "other"
 drain-time "31s"
+tunnel-drain-time "2h"
 trusted-proxies "192.0.2.0/24"
 client-address "x-real-ip"
 tls "{F}/cert.pem" "{F}/other.pem"
@@ -264,6 +265,10 @@ methods GET
 paths strict
 rewrite "^/a" "/b"
 rewrite-prefix "/a" "/b"
+log-requests off
+replace-text "a" "b"
+replace-types "text/*"
+request-param "A" "$host"
 request-header set "X-A" "b"
 response-header set "X-A" "b"
 error-page 404 text="none"
@@ -291,6 +296,8 @@ forwarded on
 via "edge"
 buffer-requests
 buffer-response "1MiB"
+x-accel on
+x-sendfile "{F}" "/files"
 buffer-dir "{F}"
 buffer-size "1MiB"
 buffer-memory "1MiB"
@@ -341,7 +348,7 @@ connect-time "3s"
 send-time "3s"
 read-time "3s"
 retries 3
-fastcgi-root "/srv/a"
+fastcgi-root "/srv/a" index="a.php" front=off split=".a"
 fastcgi-param "A" "b"
 retry-on error 503
 retry-time "3s"
@@ -349,6 +356,7 @@ retry-budget "3%"
 failures 3 window="3s"
 health-check "/health"
 slow-start "3s"
+eject-outliers on interval="3s"
 send-proxy v1
 upstream-state "{F}/state.json"
 upstream-name "a.test"

@@ -689,6 +689,146 @@ fn subscribers_and_long_polls_do_not_fill_a_limit_of_requests() {
     }
 }
 
+/// Requests are left out by their route, by a condition on them, and by one on their responses.
+#[test]
+fn requests_are_left_out_of_the_log() {
+    let folder = Folder::new();
+    let log = folder.0.join("log");
+    let site = format!(
+        "access-log {log:?} format=\"$request_uri $status\" flush=\"100ms\"\n\
+         site \"*\" {{ when \"has(arg.quiet)\" {{ log-requests off; }}; when \"status == 404\" {{ log-requests off; }}; \
+         route \"/health\" {{ log-requests off; respond 200 ok; }}; \
+         route \"/health/deep\" {{ log-requests on; respond 200 ok; }}; \
+         route \"/none\" {{ respond 404; }}; respond 200 a; }}\n"
+    );
+    let server = served(&folder, &site);
+    for target in ["/health", "/a?quiet=1", "/none", "/health/deep", "/b", "/last"] {
+        server.get(target, "");
+    }
+    until("the last line is written", || std::fs::read_to_string(&log).unwrap_or_default().contains("/last"));
+    // Each worker has a buffer of its own.
+    let whole = || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    until("all lines are written", || whole().len() >= 3);
+    assert_eq!(whole(), ["/b 200", "/health/deep 200", "/last 200"]);
+}
+
+#[test]
+fn the_body_of_a_request_in_a_field() {
+    let folder = Folder::new();
+    let upstream = Upstream::start();
+    let site = format!(
+        "site \"*\" {{ response-header set \"X-Body\" \"<$request_body>\"; route \"/app\" {{ proxy \"http://{}\"; buffer-requests off; }}; \
+         respond 200 a; }}\n",
+        upstream.address
+    );
+    let server = served(&folder, &site);
+    let post = |target: &str, framing: &str, body: &str| {
+        let head = format!("POST {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{framing}\r\n\r\n");
+        ask(&server, &format!("{head}{body}")).unwrap().field("X-Body").map(str::to_owned)
+    };
+    let body = |target: &str, body: &str| post(target, &format!("Content-Length: {}", body.len()), body);
+    for target in ["/app", "/other"] {
+        assert_eq!(body(target, "a=b&c").as_deref(), Some("<a=b&c>"), "{target}");
+        let chunks = post(target, "Transfer-Encoding: chunked", "3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+        assert_eq!(chunks.as_deref(), Some("<abcde>"), "{target}");
+        // Too long for a field, and what would end it.
+        assert_eq!(body(target, &"x".repeat(20_000)).as_deref(), Some("<>"), "{target}");
+        assert_eq!(body(target, "a\r\nSet-Cookie: b"), None, "{target}");
+    }
+    // It is not known when a request is judged.
+    let refused = flatout(&["check", &{
+        folder.write(
+            "wrong.kdl",
+            "site \"*\" { when \"$request_body == 'x'\" { deny all; }; respond 200 a; }\n",
+        );
+        folder.0.join("wrong.kdl").display().to_string()
+    }]);
+    assert!(said(&refused).contains("depends on the response"), "{}", said(&refused));
+}
+
+#[test]
+fn links_are_valid_with_their_signature_until_they_expire() {
+    let folder = Folder::new();
+    let site = "set link \"\"\nsite \"*\" { set link expr=\"$arg_h.replace('=', '') == ($uri + $arg_e + ' secret').md5() && int($arg_e) > 0 ? (int($arg_e) < time ? '0' : '1') : ''\"; \
+                when \"$link == ''\" { respond 403; }; when \"$link == '0'\" { respond 410; }; respond 200 a; }\n";
+    let server = served(&folder, site);
+    // printf '/a4102444800 secret' | openssl md5 -binary | basenc --base64url
+    for (target, status) in [
+        ("/a?h=WHAfs493QH05BiiPVyEsXA&e=4102444800", 200),
+        ("/a?h=WHAfs493QH05BiiPVyEsXA==&e=4102444800", 200),
+        ("/a?h=sdrQrVnw1QurQ7zDFEzVgA&e=1000000000", 410),
+        ("/b?h=WHAfs493QH05BiiPVyEsXA&e=4102444800", 403),
+        ("/a?h=WHAfs493QH05BiiPVyEsXA&e=4102444801", 403),
+        ("/a?e=4102444800", 403),
+        ("/a", 403),
+    ] {
+        assert_eq!(server.get(target, "").status, status, "{target}");
+    }
+}
+
+/// In what is made here, in files, and in pieces of an upstream, also of a stored response; before it is compressed.
+#[test]
+fn texts_in_bodies_are_replaced() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut stream = stream;
+                let mut request = [0; 4096];
+                let count = stream.read(&mut request).unwrap_or(0);
+                let kind = match request[..count].starts_with(b"GET /app/plain") {
+                    true => "text/plain",
+                    false => "text/html",
+                };
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nETag: \"1\"\r\nContent-Length: 26\r\n\r\n"
+                );
+                let _ = stream.write_all(head.as_bytes());
+                for piece in ["<html><HE", "AD>old old", "</html>"] {
+                    let _ = stream.write_all(piece.as_bytes());
+                    let _ = stream.flush();
+                }
+            });
+        }
+    });
+    let folder = Folder::new();
+    folder.write("files/a.html", "<html><head>old old</html>");
+    let site = format!(
+        "upstream app {{ server \"{address}\"; pool 0; }}\n\
+         site \"*\" {{ replace-text \"<head>\" \"<head><i>$host</i>\"; replace-text old new once=off; compress off; \
+         route \"/app\" {{ proxy app; }}; route \"/stored\" {{ proxy app; cache \"1m\"; encode gzip; encode-min 1; }}; \
+         route \"/files/\" {{ files {:?}; rewrite-prefix \"/files/\" \"/\"; }}; \
+         respond 200 \"<html><head>old old</html>\" type=\"text/html\"; }}\n",
+        folder.0.join("files")
+    );
+    let server = served(&folder, &site);
+    let expected = "<html><head><i>t</i>new new</html>";
+    for target in ["/", "/app", "/files/a.html", "/stored", "/stored"] {
+        let answer = server.get(target, "");
+        assert_eq!((answer.status, answer.text().as_str()), (200, expected), "{target} {}", answer.head);
+        assert_eq!(answer.field("ETag"), None, "{target}");
+    }
+    let plain = server.get("/app/plain", "");
+    assert_eq!((plain.text().as_str(), plain.field("ETag")), ("<html><HEAD>old old</html>", Some("\"1\"")));
+    // It is compressed with its new text, also if it was stored.
+    for _ in 0..2 {
+        let coded = server.get("/stored", "Accept-Encoding: gzip\r\n");
+        assert_eq!(coded.field("Content-Encoding"), Some("gzip"));
+        folder.write("coded.gz", &coded.body);
+        let plain = Command::new("gzip").arg("-dc").arg(folder.0.join("coded.gz")).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&plain.stdout), expected);
+    }
+    let wrong = folder.0.join("wrong.kdl");
+    std::fs::write(&wrong, "replace-text \"\" b\nrespond 200\n").unwrap();
+    assert!(!flatout(&["check", wrong.to_str().unwrap()]).status.success());
+}
+
 fn base64(text: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::new();

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use flatout_tests::{Folder, program};
+use flatout_tests::{Folder, Server, program};
 use serde_json::Value;
 
 /// The smallest measurement that shows what is tried.
@@ -87,6 +87,77 @@ fn nginx_is_climbed_by_its_configuration() {
             Command::new("sh").args(["-c", &server.replacen("exec nginx", "nginx -t", 1)]).output().unwrap();
         assert!(checked.status.success(), "{checked:?}");
     }
+}
+
+/// nginx in front of an application on a Unix socket, here a second server of the same nginx: both variants are alive at once, each
+/// with a socket of its own. A cache is tried only with the consent of the application's author.
+#[test]
+fn a_response_cache_needs_consent_and_evidence() {
+    if !is_installed("nginx") {
+        return;
+    }
+    let folder = Folder::new();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let base = folder.0.display();
+    std::fs::create_dir(folder.0.join("run")).unwrap();
+    let temporary = "client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;";
+    folder.write("nginx.conf", format!(
+        "worker_processes auto;\nevents {{}}\nhttp {{\n    {temporary}\n    access_log off;\n    gzip off;\n    keepalive_requests 1000000;\n    proxy_set_header X-Rungs few;\n    server {{\n        listen 127.0.0.1:{port} reuseport;\n        \
+         location / {{\n            proxy_pass http://unix:{base}/run/app.sock:;\n        }}\n    }}\n    server {{\n        listen unix:{base}/run/app.sock;\n        \
+         location / {{\n            return 200 hello;\n        }}\n    }}\n}}\n"
+    ));
+    let server = format!(
+        "exec nginx -p {base}/ -c {base}/nginx.conf -e stderr -g 'daemon off; pid nginx.pid; user root;'"
+    );
+    let url = format!("http://127.0.0.1:{port}/");
+    let climbed = |flags: &[&str]| {
+        let mut command = Command::new(program("flatout"));
+        command.args(["climb", "--server-cmd", &server, "--url", &url]).args(QUICK).args(flags);
+        climb(&folder, &mut command).0
+    };
+    let found = climbed(&[]);
+    let cache = rung(&found, "response-cache");
+    assert_eq!(cache["status"], "skipped", "{cache}");
+    assert!(cache["reason"].as_str().unwrap().contains("--cache-time"), "{cache}");
+    let found = climbed(&["--cache-time", "1m"]);
+    let cache = rung(&found, "response-cache");
+    let reason = cache["reason"].as_str().unwrap();
+    assert!(cache["gain"].is_number() && reason.contains("responses under load were identical"), "{cache}");
+    let is_root =
+        Command::new("unshare").args(["-m", "-n", "true"]).status().is_ok_and(|done| done.success());
+    match is_root {
+        true => assert_eq!(cache["how"], "side-by-side", "{cache}"),
+        false => left_out("no namespaces here"),
+    }
+    assert!(!folder.0.join("run/app.sock").exists(), "nothing is left of it");
+    let changing = std::fs::read_to_string(folder.0.join("nginx.conf")).unwrap();
+    folder.write("nginx.conf", changing.replace("return 200 hello;", "return 200 $request_id;"));
+    let found = climbed(&["--cache-time", "1m"]);
+    let cache = rung(&found, "response-cache");
+    assert_eq!(cache["status"], "skipped", "{cache}");
+    assert!(cache["reason"].as_str().unwrap().contains("differed from the first"), "{cache}");
+}
+
+/// The cache of flatout itself is a flag, and needs the same evidence.
+#[test]
+fn flatout_gets_no_cache_for_responses_that_differ() {
+    let folder = Folder::new();
+    folder.write("site.kdl", "listen \"127.0.0.1:0\"\nrespond 200 \"$request_id\"\n");
+    let mut command = Command::new(program("flatout"));
+    command.args(["serve", "--workers", "1", "-c"]).arg(folder.0.join("site.kdl"));
+    let upstream = Server::start(command);
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = format!(
+        "exec {} serve --to http://{} --listen 127.0.0.1:{port} --workers 64",
+        program("flatout").display(),
+        upstream.address
+    );
+    let mut command = Command::new(program("flatout"));
+    command.args(["climb", "--server-cmd", &server, "--url", &format!("http://127.0.0.1:{port}/")]);
+    let found = climb(&folder, command.args(QUICK).args(["--cache-time", "1m"])).0;
+    let cache = rung(&found, "response-cache");
+    assert_eq!(cache["status"], "skipped", "{cache}");
+    assert!(cache["reason"].as_str().unwrap().contains("differed from the first"), "{cache}");
 }
 
 /// HAProxy with one thread on a host with several CPUs.

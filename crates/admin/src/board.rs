@@ -6,12 +6,16 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use flatout_bus as bus;
 use flatout_cache as cache;
-use flatout_engine::WorkerFigures;
-use flatout_observe::metrics::{Process, SiteTotals};
+use flatout_engine::{RecentMessage, WorkerFigures, recent_messages};
+use flatout_observe::metrics::{Process, SiteTotals, Totals};
+use flatout_proxy::ServerState;
 use flatout_push::{Counted, Hub};
 
 use super::View;
-use super::frame::{About, Bus, Cache, Frame, Prerender, Push, Start, Upstream, UpstreamServer, Worker};
+use super::frame::{
+    About, Bus, Cache, Frame, Message, Prerender, Push, Site, SiteFigures, Start, Upstream, UpstreamServer,
+    Worker,
+};
 use crate::upstreams;
 
 /// Seconds that are kept for clients that connect later.
@@ -19,6 +23,9 @@ const FRAMES_MAX: usize = 300;
 
 /// Crawlers that are shown.
 const CRAWLERS_MAX: usize = 8;
+
+/// Sites whose figures are shown.
+const SITES_MAX: usize = 100;
 
 /// The current and recent state of a server.
 pub(super) struct Board {
@@ -36,6 +43,10 @@ struct State {
 struct Sample {
     at: Instant,
     totals: SiteTotals,
+    by_site: Totals,
+    site_names: Vec<String>,
+    sites: Vec<Site>,
+    messages: Vec<RecentMessage>,
     process: Process,
     workers: Vec<WorkerFigures>,
     upstreams: Vec<upstreams::UpstreamSnapshot>,
@@ -47,9 +58,14 @@ struct Sample {
 
 impl Sample {
     fn of(view: &View) -> Sample {
+        let by_site = view.metrics.totals();
         Sample {
             at: Instant::now(),
-            totals: view.metrics.totals().all(),
+            totals: by_site.all(),
+            by_site,
+            site_names: view.metrics.sites(),
+            sites: view.sites.as_ref().map(|sites| sites()).unwrap_or_default(),
+            messages: recent_messages(),
             process: Process::read(),
             workers: view.handle.figures_of_workers(),
             upstreams: view.upstreams.as_ref().map(|upstreams| upstreams.upstreams()).unwrap_or_default(),
@@ -85,13 +101,9 @@ impl Board {
         // A reload may have added sites and addresses.
         let (listen, sites) = (self.view.handle.urls(), self.view.metrics.sites());
         let about = About { listen, sites, ..self.about.clone() };
-        Start { about, frames: state.frames.iter().cloned().collect() }
-    }
-
-    /// The last second.
-    pub(super) fn last(&self) -> Frame {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.frames.back().cloned().unwrap_or_default()
+        let messages = state.before.messages.iter().map(message).collect();
+        let sites = state.before.sites.clone();
+        Start { about, frames: state.frames.iter().cloned().collect(), sites, messages }
     }
 
     /// Takes a sample: returns the frame since the previous one.
@@ -100,12 +112,15 @@ impl Board {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut frame = between(&state.before, &now, &self.view.thread_name);
         frame.at = unix_seconds();
+        frame.messages = new_messages(&state.before.messages, &now.messages);
+        frame.changed_sites = (state.before.sites != now.sites).then(|| now.sites.clone());
         frame.state = if self.is_serving() { "serving" } else { "draining" }.to_owned();
         state.before = now;
         if state.frames.len() == FRAMES_MAX {
             state.frames.pop_front();
         }
-        state.frames.push_back(frame.clone());
+        // A start has all of them together.
+        state.frames.push_back(Frame { messages: Vec::new(), changed_sites: None, ..frame.clone() });
         frame
     }
 }
@@ -157,7 +172,53 @@ fn between(before: &Sample, now: &Sample, thread_name: &str) -> Frame {
             dropped: bus.dropped,
             missed: bus.missed,
         }),
+        sites: site_figures(before, now, seconds),
         ..Frame::default()
+    }
+}
+
+/// Sites that have had a request.
+fn site_figures(before: &Sample, now: &Sample, seconds: f64) -> Vec<SiteFigures> {
+    let none = SiteTotals::default();
+    let of = |(at, (totals, name)): (usize, (&SiteTotals, &String))| {
+        let earlier = before.by_site.sites.get(at).unwrap_or(&none);
+        let latency = totals.latency.since(&earlier.latency);
+        let us = |percent| (latency.count() > 0).then(|| latency.percentile_ns(percent) as f64 / 1e3);
+        SiteFigures {
+            name: name.clone(),
+            requests_per_s: totals.requests().saturating_sub(earlier.requests()) as f64 / seconds,
+            errors_per_s: totals.errors().saturating_sub(earlier.errors()) as f64 / seconds,
+            p50_us: us(50.0),
+            p99_us: us(99.0),
+            requests: totals.requests(),
+            errors: totals.errors(),
+        }
+    };
+    let all = now.by_site.sites.iter().zip(&now.site_names).enumerate().map(of);
+    let mut found: Vec<SiteFigures> = all.filter(|site| site.requests > 0).collect();
+    found.sort_by_key(|site| std::cmp::Reverse(site.requests));
+    found.truncate(SITES_MAX);
+    found
+}
+
+fn message(recent: &RecentMessage) -> Message {
+    Message { at_ms: recent.unix_ms, level: recent.severity.name().to_owned(), text: recent.text.clone() }
+}
+
+/// Messages behind the last one of the sample before.
+fn new_messages(before: &[RecentMessage], now: &[RecentMessage]) -> Vec<Message> {
+    let known = before.last().and_then(|last| now.iter().rposition(|message| message == last));
+    now.iter().skip(known.map_or(0, |at| at + 1)).map(message).collect()
+}
+
+/// The state of a server. One that no request was sent to and no check has looked at is not known to be up.
+fn standing(server: &upstreams::ServerSnapshot) -> &'static str {
+    let figures = &server.figures;
+    match server.state {
+        ServerState::Up if !server.is_checked && figures.requests + figures.failures + figures.open == 0 => {
+            "not used yet"
+        }
+        state => state.name(),
     }
 }
 
@@ -228,7 +289,8 @@ fn upstream(
         let us = |percent| (responses.count() > 0).then(|| responses.percentile_ns(percent) as f64 / 1e3);
         UpstreamServer {
             address: server.address.clone(),
-            state: server.state.name().to_owned(),
+            state: standing(server).to_owned(),
+            why: server.why.clone(),
             requests_per_s: figures.requests.saturating_sub(earlier.requests) as f64 / seconds,
             p50_us: us(50.0),
             p99_us: us(99.0),
@@ -290,6 +352,42 @@ mod tests {
         assert_eq!((shown.requests_per_s, shown.hits_per_s, shown.renders_per_s), (20.0, 18.0, 2.0));
         assert_eq!((shown.page_ms, shown.active, shown.crawlers.len()), (Some(100.0), 2, CRAWLERS_MAX));
         assert_eq!(prerender(&of(9, 9, 9), &of(9, 9, 9), 1.0).page_ms, None);
+    }
+
+    #[test]
+    fn new_messages_are_those_behind_the_last_one() {
+        let of = |unix_ms| RecentMessage {
+            unix_ms,
+            severity: flatout_engine::Severity::Error,
+            text: "x".to_owned(),
+        };
+        let at = |before: &[u64], now: &[u64]| -> Vec<u64> {
+            let (before, now): (Vec<_>, Vec<_>) =
+                (before.iter().copied().map(of).collect(), now.iter().copied().map(of).collect());
+            new_messages(&before, &now).iter().map(|message| message.at_ms).collect()
+        };
+        assert_eq!(at(&[], &[1, 2]), [1, 2]);
+        assert_eq!(at(&[1, 2], &[2, 3]), [3]);
+        assert_eq!(at(&[1, 2], &[7, 8]), [7, 8], "all of them are new");
+        assert_eq!(at(&[1], &[1]), [0; 0]);
+    }
+
+    #[test]
+    fn a_server_without_requests_is_not_known_to_be_up() {
+        let of = |state, requests, is_checked| {
+            let figures = flatout_proxy::ServerFigures { requests, ..Default::default() };
+            standing(&upstreams::ServerSnapshot {
+                address: String::new(),
+                state,
+                why: None,
+                ejections: Default::default(),
+                is_checked,
+                figures,
+            })
+        };
+        assert_eq!(of(ServerState::Up, 0, false), "not used yet");
+        assert_eq!((of(ServerState::Up, 1, false), of(ServerState::Up, 0, true)), ("up", "up"));
+        assert_eq!(of(ServerState::Down, 0, false), "down");
     }
 
     #[test]

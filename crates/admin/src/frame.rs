@@ -24,6 +24,64 @@ pub struct Start {
     pub about: About,
     /// The last minutes, the oldest first.
     pub frames: Vec<Frame>,
+    /// Its sites and routes.
+    #[serde(default)]
+    pub sites: Vec<Site>,
+    /// The last warnings and errors, the oldest first.
+    #[serde(default)]
+    pub messages: Vec<Message>,
+}
+
+/// A site, in a few words.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Site {
+    /// Its name, as in [`About::sites`].
+    pub name: String,
+    /// Its host names.
+    pub hosts: Vec<String>,
+    /// Its routes.
+    pub routes: Vec<Route>,
+}
+
+/// A route, in a few words.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Route {
+    /// Its path, and what else selects it.
+    pub name: String,
+    /// What handles its requests: `proxy api`.
+    pub action: String,
+    /// The settings of its rules.
+    pub rules: Vec<String>,
+}
+
+/// A warning or an error of the server.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Message {
+    /// When: milliseconds since 1970.
+    pub at_ms: u64,
+    /// `warning` or `error`.
+    pub level: String,
+    /// What, and why.
+    pub text: String,
+}
+
+/// One second of a site.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct SiteFigures {
+    /// Its name; requests for no site have the first name of [`About::sites`].
+    pub name: String,
+    /// Requests.
+    pub requests_per_s: f64,
+    /// Those that failed on our side.
+    pub errors_per_s: f64,
+    /// The median request time in microseconds; `None` without requests.
+    pub p50_us: Option<f64>,
+    /// The 99th percentile.
+    pub p99_us: Option<f64>,
+    /// Requests since the start.
+    pub requests: u64,
+    /// Errors since the start.
+    pub errors: u64,
 }
 
 /// One second of a server.
@@ -78,6 +136,15 @@ pub struct Frame {
     pub push: Option<Push>,
     /// The bus to other servers, if there is one.
     pub bus: Option<Bus>,
+    /// Sites with requests, those with the most first.
+    #[serde(default)]
+    pub sites: Vec<SiteFigures>,
+    /// Sites and routes, in the first second in which they differ from the one before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_sites: Option<Vec<Site>>,
+    /// Warnings and errors of this second.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<Message>,
 }
 
 /// The bus to other servers.
@@ -207,8 +274,11 @@ pub struct Upstream {
 pub struct UpstreamServer {
     /// Its address.
     pub address: String,
-    /// `up`, `slow start`, `down`, or `no address`.
+    /// `up`, `not used yet`, `slow start`, `down`, `no address`, `draining`, `set down`, or `ejected`.
     pub state: String,
+    /// Why it is ejected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
     /// Requests sent to it.
     pub requests_per_s: f64,
     /// The median response time in microseconds; `None` without responses.

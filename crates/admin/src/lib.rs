@@ -31,10 +31,11 @@ use flatout_engine::{Address, Error, Handle, Inherited, Limits, Listen, SocketPl
 use flatout_observe::metrics::Metrics;
 use flatout_push::Hub;
 
-pub use ask::{ask, ask_within};
+pub use ask::{ask, ask_within, health};
 pub use client::{Event, Watch};
 pub use frame::{
-    About, Bus, Cache, CrawlerRequests, Frame, Prerender, Push, Start, Upstream, UpstreamServer, Worker,
+    About, Bus, Cache, CrawlerRequests, Frame, Message, Prerender, Push, Route, Site, SiteFigures, Start,
+    Upstream, UpstreamServer, Worker,
 };
 
 use board::Board;
@@ -62,6 +63,9 @@ pub struct Action {
 /// The function of an action.
 pub type Act = dyn Fn(&[u8]) -> Result<String, String> + Send + Sync;
 
+/// The function that lists sites.
+pub type Listing = dyn Fn() -> Vec<Site> + Send + Sync;
+
 /// What the listener shows.
 #[derive(Clone)]
 pub struct View {
@@ -75,6 +79,8 @@ pub struct View {
     pub version: String,
     /// Reports upstreams and the cache, if any.
     pub upstreams: Option<Arc<dyn UpstreamSource>>,
+    /// Reports its sites and routes, if it has any. Called once a second on the control plane; must not block.
+    pub sites: Option<Arc<Listing>>,
     /// Its channels, if any.
     pub push: Option<Hub>,
     /// The bus to other servers, if there is one.

@@ -47,7 +47,13 @@ impl AdminService {
             },
             _ => {
                 response.header("Content-Type", "application/json");
-                let status = serde_json::json!({ "about": self.board.about, "now": self.board.last() });
+                let start = self.board.start();
+                let status = serde_json::json!({
+                    "about": start.about,
+                    "now": start.frames.last().cloned().unwrap_or_default(),
+                    "sites": start.sites,
+                    "messages": start.messages,
+                });
                 response.buffer().extend_from_slice(status.to_string().as_bytes());
                 response.buffer().push(b'\n');
             }

@@ -51,6 +51,15 @@ impl Both {
             thread_name: "observed".to_owned(),
             version: "1.2.3".to_owned(),
             upstreams: None,
+            sites: Some(Arc::new(|| {
+                let route =
+                    Route { name: "/".to_owned(), action: "respond 200".to_owned(), rules: Vec::new() };
+                vec![frame::Site {
+                    name: "site".to_owned(),
+                    hosts: vec!["*".to_owned()],
+                    routes: vec![route],
+                }]
+            })),
             push: None,
             bus: None,
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatout_proxy::{ServerFigures, ServerState, UpstreamFigures};
+use flatout_proxy::{EjectionCounts, ServerFigures, ServerState, UpstreamFigures};
 use serde::{Deserialize, Serialize};
 
 /// The path of the action that takes [`UpstreamCommand`] as JSON.
@@ -119,6 +119,12 @@ pub struct ServerSnapshot {
     pub address: String,
     /// Its state.
     pub state: ServerState,
+    /// Why it is in this state, if that is known.
+    pub why: Option<String>,
+    /// How often it paused because it stood out from its siblings.
+    pub ejections: EjectionCounts,
+    /// Health checks look at it.
+    pub is_checked: bool,
     /// Its counters.
     pub figures: ServerFigures,
 }

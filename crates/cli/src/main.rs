@@ -5,7 +5,10 @@ mod bench;
 mod climb;
 mod command;
 mod completions;
+#[cfg(feature = "controller")]
+mod controller;
 mod hash_password;
+mod health;
 mod import;
 mod json_api;
 mod man;
@@ -68,11 +71,14 @@ const COMMANDS: &[Command] = &[
     serve::reload::COMMAND,
     serve::upgrade::COMMAND,
     serve::upstream::COMMAND,
+    health::COMMAND,
     publish::COMMAND,
     serve::purge::COMMAND,
     serve::render::COMMAND,
     hash_password::COMMAND,
     import::COMMAND,
+    #[cfg(feature = "controller")]
+    controller::COMMAND,
     top::COMMAND,
     bench::COMMAND,
     profile::COMMAND,
@@ -86,6 +92,7 @@ const COMMANDS: &[Command] = &[
 ];
 
 fn main() -> ExitCode {
+    flatout_lane::names::use_files_and_dns();
     match run(std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Run(message)) => {

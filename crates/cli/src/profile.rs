@@ -1,13 +1,16 @@
 //! `flatout profile`.
 
+use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::ArgMatches;
+use flatout_admin::{Event, Watch};
+use flatout_engine::Address;
 use flatout_owner::{Here, Listening};
 use flatout_profile::{Plan, Profile, RATE_HZ_DEFAULT, RATE_HZ_MAX, Sampler, Softirq, compare};
-use flatout_report::flame;
+use flatout_report::{ResultOrigin, flame};
 
 use crate::command::Command;
 use crate::setting::{Group, Setting, Short, fill, flags};
@@ -22,6 +25,7 @@ pub(crate) const COMMAND: Command = Command {
     examples: &[
         ("flatout profile --port 8080 --report profile.html", "ten seconds of the server on port 8080"),
         ("flatout profile --port 8080 --requests-per-s 190000", "costs per request"),
+        ("flatout profile --port 8080 --admin 127.0.0.1:9090", "the same; the server counts its requests"),
         ("flatout profile --diff before.json after.json --report diff.html", "compare two that --json wrote"),
     ],
     arguments: |command| flags(command, GROUPS, SHORTS),
@@ -39,6 +43,7 @@ struct ProfileOptions {
     port: Option<u16>,
     time: Duration,
     requests: Requests,
+    admin: Option<Address>,
     diff: Vec<String>,
     report: Option<String>,
     json: Option<String>,
@@ -61,6 +66,7 @@ impl Default for ProfileOptions {
             port: None,
             time: Duration::from_secs(10),
             requests: Requests::Unknown,
+            admin: None,
             diff: Vec::new(),
             report: None,
             json: None,
@@ -136,6 +142,16 @@ const SAMPLED: &[Setting<ProfileOptions>] = &[
         help: "requests served per second while sampling; as --requests",
         set: |options, text| {
             options.requests = Requests::PerSecond(positive(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "admin",
+        value: "ADDR",
+        default: "",
+        help: "the admin listener of a flatout server, which is asked how many requests were served while sampling; as --requests",
+        set: |options, text| {
+            options.admin = Some(text.parse()?);
             Ok(())
         },
     },
@@ -230,6 +246,7 @@ fn print_profile(mut options: ProfileOptions) -> Result<(), Failure> {
     if options.plan.pids.is_empty() {
         return Err(Failure::Usage("nothing to sample: give --pid or --port".to_owned()));
     }
+    let before = options.admin.as_ref().map(served).transpose()?;
     let time = options.time;
     let stop = signals::stop_or_end()?;
     let mut sampler = Sampler::start(options.plan.clone()).map_err(run_failure)?;
@@ -239,15 +256,29 @@ fn print_profile(mut options: ProfileOptions) -> Result<(), Failure> {
         so_far < time && !stop.load(Ordering::Relaxed)
     });
     progress.end("reading symbols");
+    let after = options.admin.as_ref().map(served).transpose()?;
     let mut profile = sampler.finish().map_err(run_failure)?;
     progress.end("");
     profile.notes.extend(missing);
+    // A frame of the admin listener ends up to a second after the samples: what counts is the rate.
+    let counted = after.zip(before).map(|((after, ended), (before, begun))| {
+        let rate = after.saturating_sub(before) as f64 / ended.duration_since(begun).as_secs_f64().max(1e-3);
+        rate * profile.time.as_secs_f64()
+    });
     profile.request_count = match options.requests {
-        Requests::Unknown => None,
+        Requests::Unknown => counted.filter(|count| *count > 0.0),
         Requests::Count(count) => Some(count),
         Requests::PerSecond(rate) => Some(rate * profile.time.as_secs_f64()),
     };
-    write(options.report.as_deref(), || flame::page(&profile))?;
+    if profile.request_count.is_none() {
+        profile.notes.push(match counted {
+            Some(_) => "the server served no request meanwhile: costs are not per request".to_owned(),
+            None => "costs are not per request: give --admin ADDR of a flatout server, or --requests-per-s N"
+                .to_owned(),
+        });
+    }
+    let origin = ResultOrigin::now(std::env::args().skip(1));
+    write(options.report.as_deref(), || flame::page(&profile, &origin))?;
     write(options.json.as_deref(), || flame::to_json(&profile))?;
     write(options.folded.as_deref(), || flame::folded(&profile))?;
     write(options.speedscope.as_deref(), || flame::speedscope(&profile))?;
@@ -257,7 +288,8 @@ fn print_profile(mut options: ProfileOptions) -> Result<(), Failure> {
 fn print_difference(before: &str, after: &str, options: &ProfileOptions) -> Result<(), Failure> {
     let (before, after) = (read(before)?, read(after)?);
     let comparison = compare(&before, &after).map_err(|error| Failure::Usage(error.to_string()))?;
-    write(options.report.as_deref(), || flame::comparison_page(&before, &after, &comparison))?;
+    let origin = ResultOrigin::now(std::env::args().skip(1));
+    write(options.report.as_deref(), || flame::comparison_page(&before, &after, &comparison, &origin))?;
     print(&flame::comparison_table(&comparison))
 }
 
@@ -267,6 +299,20 @@ fn listening_on(port: u16) -> Result<(Vec<u32>, Option<String>), Failure> {
     match found.missing() {
         Some(why) if found.pids.is_empty() => Err(Failure::Run(format!("{why}; or give --pid"))),
         missing => Ok((found.pids, missing)),
+    }
+}
+
+/// The requests that a server has served since its start, and when it said so.
+fn served(address: &Address) -> Result<(u64, Instant), Failure> {
+    let failed = |error: io::Error| {
+        Failure::Run(format!("--admin {address}: {error}; is a server running with this admin listener?"))
+    };
+    let mut watch = Watch::connect(address).map_err(failed)?;
+    // The first event has the past, the next one is made within a second.
+    loop {
+        if let Event::Frame(frame) = watch.event().map_err(failed)? {
+            return Ok((frame.requests, Instant::now()));
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use flatout_load::{
 use flatout_trial::Sample;
 
 use crate::command;
+use crate::evidence::{self, SEEN_TIME};
 use crate::lab::Lab;
 use crate::output::parse_output;
 use crate::plan::{Error, Generator};
@@ -60,6 +61,23 @@ impl Load<'_> {
     pub(crate) fn at_rate(&mut self, per_s: f64) {
         if let Generator::Own(plan) = &mut self.generator {
             plan.pacing = Pacing::Open { per_s, arrival: Arrival::Poisson };
+        }
+    }
+
+    /// How many responses under a short load there were, and how many had another body than this. `None` if that is not known.
+    pub(crate) fn compare_bodies(&self, body: Vec<u8>) -> Option<(u64, u64)> {
+        let Generator::Own(plan) = &self.generator else { return None };
+        let expect = load::Expect { body: Some(body), ..plan.expect.clone() };
+        let plan = load::Plan { expect, duration: SEEN_TIME, warmup: Duration::ZERO, ..(**plan).clone() };
+        let outcome = load::run(&plan, self.stop, &mut |_| {}).ok()?;
+        (outcome.requests > 0).then(|| evidence::compare_bodies(&outcome))
+    }
+
+    /// The fields of its requests, if they are known.
+    pub(crate) fn fields(&self) -> &[(String, String)] {
+        match &self.generator {
+            Generator::Own(plan) => plan.requests.first().map_or(&[], |request| &request.fields),
+            Generator::Command(_) => &[],
         }
     }
 

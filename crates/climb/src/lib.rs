@@ -32,6 +32,8 @@
 
 mod changes;
 mod command;
+mod evidence;
+mod folders;
 mod gathered;
 mod generator;
 mod lab;
@@ -53,7 +55,7 @@ pub use flatout_trial::{
 pub use flatout_tune::Needs;
 pub use lab::DEVICE as LAB_DEVICE;
 pub use outcome::{Figures, Mean, Means, Outcome, Profiles, TriedRung, Waiting};
-pub use variants::{Config, Edit};
+pub use variants::{Config, Edit, Facts};
 
 pub use plan::{Attempt, Error, Fault, FaultAt, Generator, LoadRate, Plan, Rung, ServerPlan, Variant};
 pub use run::{Ahead, ClimbProgress, Finished, resume, run};

@@ -7,18 +7,20 @@ use std::time::{Duration, Instant};
 
 use flatout_load::Target;
 use flatout_profile::{self as profile, Profile, Sampler};
-use flatout_trial::{Both, Foresight, Found, Go, Progress, Sample, Set, Stage, Subject};
+use flatout_trial::{Both, Foresight, Found, Go, Progress, Sample, Set, Stage, Subject, is_steady};
 use flatout_tune::quote;
 
 use crate::changes::Changes;
+use crate::evidence::{self, Evidence};
+use crate::folders::OwnFolders;
 use crate::gathered::Gathered;
 use crate::generator::{Load, Run};
-use crate::plan::{Attempt, Error, LoadRate, Plan, ServerPlan, Variant};
+use crate::plan::{Attempt, Error, Generator, LoadRate, Plan, Rung, ServerPlan, Variant};
 use crate::run::{Ahead, ClimbProgress, Finished};
 use crate::server::{Start, UnderTest, is_here};
-use crate::side_by_side::Pair;
+use crate::side_by_side::{Pair, WARMUP_TIME_MAX};
 use crate::tuned::Tuned;
-use crate::variants::{Copies, Edit};
+use crate::variants::{CACHE, COMPRESSION, Config, Copies, Edit, UPSTREAM_KEEPALIVE};
 use flatout_tune::Needs;
 
 /// Runs whose median counts as the highest rate, when a share of it is taken.
@@ -29,6 +31,9 @@ const NOISE_PART: u32 = 10;
 
 /// Gains, as shares, for which a climb says how much time they would need.
 const GAINS: [f64; 2] = [0.02, 0.05];
+
+/// A run of the warm-up after a start.
+const WARMUP_BLOCK: Duration = Duration::from_millis(100);
 
 /// Number of parts of a profile: those before and after alternate, as all runs do.
 pub(crate) const PROFILE_PARTS: u32 = 2;
@@ -46,16 +51,19 @@ pub(crate) struct Machine<'p, 'h> {
     watch: &'p mut dyn FnMut(&ClimbProgress<'_>),
     begun: Instant,
     progress: Option<Progress>,
-    comparison: Option<(Stage, Instant)>,
+    /// The current comparison: when it has begun, and when its time is over.
+    comparison: Option<(Stage, Instant, Instant)>,
     /// When the current comparison began.
     compared_at: Option<Instant>,
     /// The folder with copies of the server's configuration.
     copies: Copies,
     /// The rungs that need a restart of the server.
     restarting: Vec<bool>,
-    /// Whether the two compared sets differ in one of these: then every run starts a new server, so that all runs are
-    /// alike. Otherwise the server keeps running, so that its warm-up is not measured.
+    /// Whether the two compared sets differ in one of these: then the server is started for each. Otherwise it keeps running.
+    /// A/A runs have the design of the rungs.
     is_starting: bool,
+    /// How often both servers of this climb were started.
+    starts_count: usize,
     /// Why our server died in the last run, if it did.
     death: Option<String>,
     /// The two servers of this comparison, if both are alive.
@@ -64,6 +72,10 @@ pub(crate) struct Machine<'p, 'h> {
     is_one_at_a_time: bool,
     are_all_one_at_a_time: bool,
     target: Target,
+    /// What was seen of the unchanged server.
+    evidence: Evidence,
+    /// Folders that each of two servers needs for itself, as far as they are known.
+    own_folders: OwnFolders,
 }
 
 impl<'p, 'h> Machine<'p, 'h> {
@@ -86,11 +98,14 @@ impl<'p, 'h> Machine<'p, 'h> {
             copies: Copies::default(),
             restarting: restarting.collect(),
             is_starting: false,
+            starts_count: 0,
             death: None,
             pair: None,
             is_one_at_a_time: false,
             are_all_one_at_a_time: false,
             target: target.clone(),
+            evidence: Evidence::default(),
+            own_folders: OwnFolders::default(),
             plan,
             changes: Changes::new(&plan.rungs, tunings),
             noise: Gathered::default(),
@@ -108,7 +123,35 @@ impl<'p, 'h> Machine<'p, 'h> {
 
     /// Starts the unchanged server, and checks that it responds.
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
-        self.served.bring_up(self.start(self.changes.on()))
+        self.served.bring_up(self.start(self.changes.on()))?;
+        self.evidence = self.gather_evidence();
+        Ok(())
+    }
+
+    /// What a short load of the unchanged server shows about rungs that need evidence.
+    fn gather_evidence(&mut self) -> Evidence {
+        let has = |names: &[&str]| self.plan.rungs.iter().any(|rung| names.contains(&rung.name.as_str()));
+        let is_upstream_as_it_is =
+            self.plan.rungs.iter().all(|rung| !matches!(rung.change, Attempt::Variant(_)));
+        let mut evidence = Evidence::default();
+        let (Generator::Own(plan), None) = (&self.load.generator, &self.load.lab) else { return evidence };
+        let pids = self.served.processes().to_vec();
+        if has(&[UPSTREAM_KEEPALIVE]) && is_upstream_as_it_is {
+            let upstream = self.plan.config.as_ref().and_then(Config::upstream);
+            evidence.upstream_closes =
+                upstream.and_then(|server| evidence::upstream_closes(&server, &pids, &self.target));
+        }
+        if has(&[CACHE, COMPRESSION]) {
+            evidence.response = evidence::fetch(&self.target, plan);
+            let body = evidence.response.as_ref().and_then(|response| response.body.clone());
+            evidence.bodies = body.and_then(|body| self.load.compare_bodies(body));
+        }
+        evidence
+    }
+
+    /// What speaks for a rung, if it was seen before the climb.
+    pub(crate) fn evidence_for(&self, rung: usize) -> Option<String> {
+        self.evidence.in_favour(&self.plan.rungs[rung].name)
     }
 
     /// Sets the rate of all further measurements, if the plan asks for one: a known rate, or a share of the highest
@@ -120,7 +163,7 @@ impl<'p, 'h> Machine<'p, 'h> {
             (None, LoadRate::Share(share)) => {
                 let mut rates = Vec::new();
                 while rates.len() < RATE_RUNS {
-                    let Some(run) = self.load.run(self.served.pids())? else { return Ok(None) };
+                    let Some(run) = self.load.run(self.served.processes())? else { return Ok(None) };
                     rates.push(run.sample.requests_per_s);
                 }
                 rates.sort_by(f64::total_cmp);
@@ -145,7 +188,7 @@ impl<'p, 'h> Machine<'p, 'h> {
             Err(error) => return Err(error.to_string()),
         }
         let plan = profile::Plan {
-            pids: self.served.pids().to_vec(),
+            pids: self.served.processes().to_vec(),
             rate_hz: profile::RATE_HZ_DEFAULT,
             softirq: profile::Softirq::All,
         };
@@ -210,7 +253,7 @@ impl<'p, 'h> Machine<'p, 'h> {
         }
         let copy =
             self.copies.of(&edits).map_err(|error| format!("cannot copy the configuration: {error}"))?;
-        let command = config.command_with(&edits, self.plan.cpus, &copy);
+        let command = config.command_with(&edits, &copy);
         let command = command.map_err(|error| format!("cannot copy the configuration: {error}"))?;
         Ok(Some(self.with_arguments(command, on)))
     }
@@ -252,9 +295,22 @@ impl<'p, 'h> Machine<'p, 'h> {
         budget.saturating_sub(self.begun.elapsed())
     }
 
+    /// Loads a server that has just started until its requests no longer become cheaper. Another generator warms up itself.
+    fn warm_up(&mut self) {
+        let Generator::Own(plan) = &self.load.generator else { return };
+        let (block, begun) = (plan.duration.min(WARMUP_BLOCK), Instant::now());
+        let mut costs = Vec::new();
+        while !self.is_stopped() && begun.elapsed() < WARMUP_TIME_MAX && !is_steady(&costs) {
+            // A server that fails here fails again when it is measured, and is reported there.
+            let Ok(Some(run)) = self.load.run_for(block, self.served.processes()) else { return };
+            let cost = run.sample.cpu_us_per_request.unwrap_or(1.0 / run.sample.requests_per_s);
+            costs.push(cost);
+        }
+    }
+
     /// One run after which the server is still running. `None` if it was interrupted.
     fn run_alive(&mut self) -> Result<Option<Run>, Error> {
-        let run = self.load.run(self.served.pids())?;
+        let run = self.load.run(self.served.processes())?;
         if run.is_some() {
             self.served.look_after()?;
         }
@@ -275,8 +331,12 @@ impl Subject for Machine<'_, '_> {
     type Error = Error;
 
     fn omission(&self, rung: usize) -> Option<String> {
-        match &self.plan.rungs[rung].change {
+        let Rung { name, change, .. } = &self.plan.rungs[rung];
+        match change {
             Attempt::Skip(why) => Some(why.clone()),
+            Attempt::Edit(_) => self.evidence.against(name, self.load.fields()),
+            // A cache of flatout itself is a flag.
+            Attempt::Variant(_) if name == CACHE => self.evidence.against(name, self.load.fields()),
             Attempt::Tuning if self.takes_reboot(rung) => {
                 self.changes.tunings.before_reboot(&self.plan.rungs[rung].name).err()
             }
@@ -293,7 +353,8 @@ impl Subject for Machine<'_, '_> {
         self.compared_at = Some(Instant::now());
         self.pair = None;
         self.is_one_at_a_time = false;
-        self.is_starting = self.start(one) != self.start(other);
+        let is_design_of_rungs = stage == Stage::Noise && self.is_ours() && self.restarting.contains(&true);
+        self.is_starting = self.start(one) != self.start(other) || is_design_of_rungs;
     }
 
     fn obstacle(&self, rung: usize) -> Option<String> {
@@ -319,13 +380,18 @@ impl Subject for Machine<'_, '_> {
 
     fn set(&mut self, on: &[bool]) -> Result<Set, Error> {
         self.pair = None;
-        if self.is_starting || !self.served.is_up(&self.start(on)) {
+        let is_new = self.is_starting || !self.served.is_up(&self.start(on));
+        if is_new {
             let started = self.start_with(on)?;
             if started != Set::Done || self.is_stopped() {
                 return Ok(started);
             }
         }
-        self.changes.change_to(on, &self.served.environment())
+        let set = self.changes.change_to(on, &self.served.environment())?;
+        if is_new && set == Set::Done && self.is_ours() {
+            self.warm_up();
+        }
+        Ok(set)
     }
 
     fn leave(&mut self, on: &[bool]) -> Result<(), Error> {
@@ -338,6 +404,20 @@ impl Subject for Machine<'_, '_> {
             Set::Done => Ok(()),
             Set::Refused(why) => Err(Error::Change(why)),
         }
+    }
+
+    fn restart(&mut self) {
+        self.pair = None;
+        self.starts_count += 1;
+    }
+
+    fn is_restarting(&self) -> bool {
+        self.is_starting
+    }
+
+    fn spent(&self) -> f64 {
+        let Some((_, begun, ends)) = self.comparison else { return 0.0 };
+        begun.elapsed().as_secs_f64() / (ends - begun).as_secs_f64().max(1e-9)
     }
 
     fn measure(&mut self) -> Result<Sample, Error> {
@@ -432,7 +512,8 @@ impl Subject for Machine<'_, '_> {
         let ahead = Some(Ahead {
             each: pair.saturating_mul(pairs as u32),
             smallest: foresight.smallest(pairs),
-            needed: GAINS.map(|gain| (gain, pair.saturating_mul(foresight.pairs_for(gain) as u32))),
+            needed: GAINS
+                .map(|gain| (gain, foresight.pairs_for(gain).map(|pairs| pair.saturating_mul(pairs as u32)))),
         });
         (self.watch)(&ClimbProgress { progress, rung: None, left, budget, finished: None, ahead });
     }
@@ -455,14 +536,14 @@ impl Subject for Machine<'_, '_> {
             return Go::Over;
         }
         let now = Instant::now();
-        let ends = match self.comparison {
-            Some((stage, ends)) if stage == progress.stage => ends,
-            _ if progress.stage == Stage::Noise => now + left / NOISE_PART,
+        let (begun, ends) = match self.comparison {
+            Some((stage, begun, ends)) if stage == progress.stage => (begun, ends),
+            _ if progress.stage == Stage::Noise => (now, now + left / NOISE_PART),
             // The next boot is compared with it: it gets twice the time.
-            _ if progress.stage == Stage::Block => now + 2 * left / (progress.left as u32 + 1),
-            _ => now + left / progress.left.max(1) as u32,
+            _ if progress.stage == Stage::Block => (now, now + 2 * left / (progress.left as u32 + 1)),
+            _ => (now, now + left / progress.left.max(1) as u32),
         };
-        self.comparison = Some((progress.stage, ends));
+        self.comparison = Some((progress.stage, begun, ends));
         if now >= ends { Go::Next } else { Go::On }
     }
 }

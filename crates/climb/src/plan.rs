@@ -23,8 +23,6 @@ pub struct Plan {
     pub load_rate: Option<LoadRate>,
     /// The server's configuration, which some rungs edit.
     pub config: Option<Config>,
-    /// CPUs that the server may use.
-    pub cpus: usize,
     /// The network device on which the load of another machine arrives; for a generator that is a command.
     pub interface: Option<String>,
     /// What to try, in this order.
@@ -39,7 +37,7 @@ pub struct Plan {
     pub pairs_max: usize,
     /// Time limit of the whole climb; comparisons share it evenly.
     pub budget: Duration,
-    /// Random orders for Shapley values: none, or at least 4.
+    /// Random orders for Shapley values: none, or at least 6.
     pub orders: usize,
     /// Whether changes that helped stay at the end.
     pub keep: bool,
@@ -206,7 +204,6 @@ impl Plan {
             generator,
             load_rate: None,
             config: None,
-            cpus: load::allowed_cpus().len(),
             interface: None,
             rungs,
             objective: Objective::Throughput,
@@ -272,8 +269,9 @@ impl Plan {
                 return fault(field, format!("{name}: got {got}, need {min} to {max}"));
             }
         }
-        if self.orders != 0 && !(least..=ORDERS_MAX).contains(&self.orders) {
-            return fault("orders", format!("orders: got {}, need {least} to {ORDERS_MAX}", self.orders));
+        let fewest = flatout_trial::ORDERS_MIN;
+        if self.orders != 0 && !(fewest..=ORDERS_MAX).contains(&self.orders) {
+            return fault("orders", format!("orders: got {}, need {fewest} to {ORDERS_MAX}", self.orders));
         }
         if self.is_lab && matches!(self.server, ServerPlan::Running(_)) {
             let why =
@@ -404,7 +402,7 @@ mod tests {
                 Plan { rungs: [&good.rungs[..], &good.rungs[..]].concat(), ..good.clone() },
                 "two rungs named `a`",
             ),
-            (Plan { orders: 2, ..good.clone() }, "orders: got 2, need 4 to"),
+            (Plan { orders: 2, ..good.clone() }, "orders: got 2, need 6 to"),
             (Plan { load_rate: Some(LoadRate::Share(1.5)), ..good.clone() }, "load rate: got 150 %"),
             (Plan { load_rate: Some(LoadRate::PerS(0.0)), ..good.clone() }, "load rate: got 0"),
             (Plan { load_rate: Some(LoadRate::DEFAULT), ..good.clone() }, "the same throughput"),

@@ -40,8 +40,9 @@ pub struct Ahead {
     pub each: Duration,
     /// The smallest gain, as a share, that is found in four of five climbs in that time.
     pub smallest: f64,
-    /// Gains, as shares, and the time that a comparison needs to find them in four of five climbs.
-    pub needed: [(f64, Duration); 2],
+    /// Gains, as shares, and the time that a comparison needs to find them in four of five climbs; `None` if no time is enough,
+    /// because starts of the server differ by more.
+    pub needed: [(f64, Option<Duration>); 2],
 }
 
 /// A rung with a result.
@@ -296,6 +297,12 @@ fn outcome(machine: &mut Machine<'_, '_>, climbed: trial::Climbed<Error>) -> Out
         let alone: Vec<bool> = (0..kept.len()).map(|other| other == at).collect();
         let (apply, take_back) = commands(machine, &alone);
         let mut found = found;
+        if let Some(seen) = machine.evidence_for(at) {
+            found.reason = match found.reason.as_str() {
+                "" => seen,
+                why => format!("{why}; {seen}"),
+            };
+        }
         if let Attempt::Edit(edit) = &machine.plan.rungs[at].change {
             let what = edit.what.trim_end_matches(';');
             found.reason = match found.reason.as_str() {
@@ -322,11 +329,7 @@ fn outcome(machine: &mut Machine<'_, '_>, climbed: trial::Climbed<Error>) -> Out
         before,
         after,
         load_rate_per_s: None,
-        diff: machine
-            .plan
-            .config
-            .as_ref()
-            .map(|config| config.diff(&machine.edits(&kept), machine.plan.cpus)),
+        diff: machine.plan.config.as_ref().map(|config| config.diff(&machine.edits(&kept))),
         apply,
         take_back,
         end: climbed.end,

@@ -85,8 +85,18 @@ impl<'p> UnderTest<'p> {
         self.pids.clear();
     }
 
-    /// Its processes.
+    /// Its processes, as they were found last.
     pub(crate) fn pids(&self) -> &[u32] {
+        &self.pids
+    }
+
+    /// Finds its processes again: workers may start after the first response, and others replace those that exit.
+    pub(crate) fn processes(&mut self) -> &[u32] {
+        let found = self.find_processes();
+        // If it has just died, the next check reports that.
+        if !found.is_empty() {
+            self.pids = found;
+        }
         &self.pids
     }
 
@@ -160,5 +170,64 @@ pub(crate) fn is_here(remote: &Remote) -> bool {
     match remote {
         Remote::Unix(_) => true,
         Remote::Tcp(address) => UdpSocket::bind((address.ip(), 0)).is_ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Waits until this is true, at most ten seconds.
+    fn until(mut is_true: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !is_true() {
+            assert!(Instant::now() < deadline, "it takes too long");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The responses to the first two connections, a probe and a request.
+    fn respond(listener: &TcpListener) {
+        for stream in listener.incoming().take(2) {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+    }
+
+    /// As those of a server that forks its workers when its application has been imported.
+    #[test]
+    fn workers_that_start_later_are_found() {
+        let folder = std::env::temp_dir().join(format!("flatout-workers-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (ready, more) = (folder.join("ready"), folder.join("more"));
+        let command = format!(
+            "touch {}; until [ -e {} ]; do sleep 0.02; done; sleep 60 & sleep 60 & wait",
+            ready.display(),
+            more.display()
+        );
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (server, stop) = (ServerPlan::Command(command.clone()), AtomicBool::new(false));
+        let url = format!("http://{address}/");
+        let mut served = UnderTest::new(&server, Target::parse_plain(&url).unwrap(), url, &stop);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                until(|| ready.exists());
+                respond(&TcpListener::bind(address).unwrap());
+            });
+            served.bring_up(Some(Start { command, on: Vec::new() })).unwrap();
+        });
+        let shell = served.running.as_ref().unwrap().1.id();
+        assert!(served.pids().contains(&shell), "{:?}", served.pids());
+        std::fs::write(&more, "").unwrap();
+        until(|| served.processes().len() == 3);
+        assert!(served.pids().contains(&shell), "{:?}", served.pids());
+        served.end();
+        assert!(served.processes().is_empty());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

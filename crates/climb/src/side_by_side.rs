@@ -5,12 +5,16 @@
 //! port N     <── server with it                             namespace  lo  127.0.0.1:8080  <── server with it
 //! ```
 //!
-//! Both are started for each comparison, so that neither is older. Load alternates between them in short blocks, see
+//! If both would listen on the same Unix socket, each gets folders of its own, too (`folders.rs`).
+//!
+//! Both are started several times in each comparison, so that neither is older and differences of their starts are part of the
+//! interval (`flatout_trial::judge_starts`). They change places with each start. Load alternates between them in short blocks, see
 //! [`flatout_load::side_by_side`].
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
@@ -20,14 +24,18 @@ use flatout_load::side_by_side::{self, Batch, SideBySide};
 use flatout_load::{self as load, Remote, Target};
 
 use crate::command;
+use crate::folders::{OwnFolders, TemporaryFolder};
 use crate::plan::{Error, ServerPlan};
 use crate::server::{Start, UnderTest};
 
 /// Length of a block: shorter than most other work on a machine, longer than the responses it waits for.
 const BLOCK: Duration = Duration::from_millis(50);
 
-/// Limit of the warm-up of new servers, which ends when both are steady.
-const WARMUP_TIME_MAX: Duration = Duration::from_secs(4);
+/// Limit of the warm-up of new servers, which ends when they are steady.
+pub(crate) const WARMUP_TIME_MAX: Duration = Duration::from_secs(4);
+
+/// Unix sockets in different folders that one server may listen on.
+const SHARED_SOCKETS_MAX: usize = 4;
 
 /// Time limit for the loopback device of a new network.
 const DEVICE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -37,6 +45,8 @@ pub(crate) struct Pair<'p> {
     sides: [Side<'p>; 2],
     starts: [Start; 2],
     is_warm: bool,
+    /// Dropped after the servers.
+    _changes: TemporaryFolder,
 }
 
 /// One of them, and where it is.
@@ -54,32 +64,65 @@ pub(crate) struct Places<'p> {
     pub(crate) stop: &'p AtomicBool,
     /// Whether the server's command alone says where it listens: no configuration file has been edited.
     pub(crate) is_port_in_command: bool,
+    /// Where servers with folders of their own write.
+    pub(crate) changes: PathBuf,
+}
+
+/// Why two servers cannot both be alive.
+enum Obstacle {
+    /// Both would listen on this path.
+    SharedSocket(String),
+    Other(String),
 }
 
 impl<'p> Pair<'p> {
-    /// Starts both, and waits until they respond.
+    /// Starts both, and waits until they respond. Folders that each needs for itself are added to `own`.
     ///
     /// # Errors
     /// Why they cannot both be alive here.
-    pub(crate) fn start(places: &Places<'p>, starts: [Start; 2]) -> Result<Pair<'p>, String> {
-        let mut own = starts.clone();
-        let mut sides = match places.other_port(&starts) {
-            Some((port, command)) => {
-                own[1].command = command;
-                [places.side(None, None), places.side(Some(port), None)]
-            }
-            None => [places.side(None, Some(new_network()?)), places.side(None, Some(new_network()?))],
-        };
-        for (side, start) in sides.iter_mut().zip(own) {
-            let before = side.within(|_| Ok(listening_paths()))?;
-            side.within(|served| served.bring_up(Some(start)).map_err(|error| error.to_string()))?;
-            let shared: Vec<String> =
-                side.within(|_| Ok(listening_paths()))?.difference(&before).cloned().collect();
-            if let Some(path) = shared.first() {
-                return Err(format!("both would listen on {path}"));
+    pub(crate) fn start(
+        places: &Places<'p>,
+        starts: [Start; 2],
+        own: &mut OwnFolders,
+    ) -> Result<Pair<'p>, String> {
+        for _ in 0..SHARED_SOCKETS_MAX {
+            match Pair::start_with(places, &starts, own) {
+                Ok(pair) => return Ok(pair),
+                Err(Obstacle::SharedSocket(path)) if own.add(&path) => {}
+                Err(Obstacle::SharedSocket(path)) => return Err(format!("both would listen on {path}")),
+                Err(Obstacle::Other(why)) => return Err(why),
             }
         }
-        Ok(Pair { sides, starts, is_warm: false })
+        Err(format!("both would listen on more than {SHARED_SOCKETS_MAX} Unix sockets"))
+    }
+
+    fn start_with(places: &Places<'p>, starts: &[Start; 2], own: &OwnFolders) -> Result<Pair<'p>, Obstacle> {
+        // Before the servers, so that it is removed after they have ended.
+        let changes = TemporaryFolder::new(places.changes.clone())
+            .map_err(|error| Obstacle::Other(format!("cannot make a folder: {error}")))?;
+        let mut copies = starts.clone();
+        let mut sides = match places.other_port(starts) {
+            Some((port, command)) => {
+                copies[1].command = command;
+                [places.side(None, None), places.side(Some(port), None)]
+            }
+            None => {
+                let network = || new_network().map(Some).map_err(Obstacle::Other);
+                [places.side(None, network()?), places.side(None, network()?)]
+            }
+        };
+        for (at, (side, start)) in sides.iter_mut().zip(copies).enumerate() {
+            let command = own.command(&start.command, &changes.0.join(at.to_string()));
+            let start = Start { command, ..start };
+            let before = side.within(|_| Ok(listening_paths())).map_err(Obstacle::Other)?;
+            side.within(|served| served.bring_up(Some(start)).map_err(|error| error.to_string()))
+                .map_err(Obstacle::Other)?;
+            let after = side.within(|_| Ok(listening_paths())).map_err(Obstacle::Other)?;
+            if let Some(path) = after.difference(&before).find(|path| !own.contain(path)) {
+                return Err(Obstacle::SharedSocket(path.clone()));
+            }
+        }
+        Ok(Pair { sides, starts: starts.clone(), is_warm: false, _changes: changes })
     }
 
     /// Whether these are the servers of this comparison.
@@ -95,20 +138,32 @@ impl<'p> Pair<'p> {
         seed: u64,
         stop: &AtomicBool,
     ) -> Result<Batch, Error> {
-        let plans = self.sides.each_ref().map(|side| load::Plan {
-            remote: side.remote.clone(),
-            server_pids: side.served.pids().to_vec(),
-            seed,
-            ..plan.clone()
-        });
+        if !self.is_warm {
+            // Workers that start under load were not there yet when its processes were found.
+            self.batch(plan, 1, WARMUP_TIME_MAX, seed, stop)?;
+            self.is_warm = true;
+        }
         let pairs = (time.as_nanos() / BLOCK.as_nanos()).max(1) as usize;
-        let warmup_max = if self.is_warm { Duration::ZERO } else { WARMUP_TIME_MAX };
+        self.batch(plan, pairs, Duration::ZERO, seed, stop)
+    }
+
+    fn batch(
+        &mut self,
+        plan: &load::Plan,
+        pairs: usize,
+        warmup_max: Duration,
+        seed: u64,
+        stop: &AtomicBool,
+    ) -> Result<Batch, Error> {
+        let mut plans = Vec::with_capacity(self.sides.len());
+        for side in &mut self.sides {
+            let pids = side.within(|served| Ok(served.processes().to_vec())).map_err(Error::Server)?;
+            plans.push(load::Plan { remote: side.remote.clone(), server_pids: pids, seed, ..plan.clone() });
+        }
+        let Ok(plans) = <[load::Plan; 2]>::try_from(plans) else { unreachable!("a pair has two sides") };
         let batch = SideBySide { plans, block: BLOCK, pairs, warmup_max, seed };
         let enter = |side: usize| self.sides[side].network.as_ref().map_or(Ok(()), Network::enter);
-        let batch =
-            side_by_side::run(&batch, &enter, stop).map_err(|error| Error::Generator(error.to_string()))?;
-        self.is_warm = true;
-        Ok(batch)
+        side_by_side::run(&batch, &enter, stop).map_err(|error| Error::Generator(error.to_string()))
     }
 
     /// The first of them that has died, and why.

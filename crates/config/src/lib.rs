@@ -21,9 +21,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod closings;
 mod format;
 mod grammar;
 mod guess;
+mod habits;
 mod mistake;
 mod pieces;
 mod places;
@@ -39,7 +41,7 @@ pub use mistake::Mistake;
 pub use places::Places;
 pub use read::{Plan, Takes, Word, Words, read};
 pub use source::{Bounds, PLAN, SITE_FILE, Source};
-pub use tree::{Node, Tree, Value, read_tree};
+pub use tree::{Node, Tree, Value, in_order, read_tree};
 
 #[cfg(test)]
 mod tests;

@@ -37,6 +37,18 @@ impl fmt::Display for Mistake {
 
 impl std::error::Error for Mistake {}
 
+impl Mistake {
+    /// Hides the marked text: it is a secret, and mistakes are logged.
+    #[must_use]
+    pub fn without_marked(mut self) -> Mistake {
+        let (before, length) = self.caret;
+        let is_marked = |at: usize| (before..before + length).contains(&at);
+        let shown = self.shown.chars().enumerate();
+        self.shown = shown.map(|(at, char)| if is_marked(at) { '*' } else { char }).collect();
+        self
+    }
+}
+
 /// A line without the credentials of URLs, what stands between `://` and `@`: mistakes are logged.
 fn without_credentials(line: &str) -> String {
     let is_end = |char: char| char.is_whitespace() || char == '"' || char == ',';

@@ -23,9 +23,15 @@ pub(crate) enum Piece<'t> {
 
 /// The pieces of any text.
 pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
+    placed_pieces(text).map(|(_, piece)| piece)
+}
+
+/// The same, each with the place of its first byte.
+pub(crate) fn placed_pieces(text: &str) -> impl Iterator<Item = (usize, Piece<'_>)> {
     let mut rest = text.trim_start_matches('\u{feff}');
     std::iter::from_fn(move || {
         let first = rest.chars().next()?;
+        let at = text.len() - rest.len();
         let length = match first {
             '\\' => goes_on(rest),
             '\n' | '{' | '}' | ';' => 1,
@@ -39,7 +45,7 @@ pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
         };
         let (taken, behind) = rest.split_at(length);
         rest = behind;
-        Some(match first {
+        let piece = match first {
             '\\' => Piece::GoesOn(taken),
             '\n' => Piece::NewLine,
             '{' => Piece::Open,
@@ -48,7 +54,8 @@ pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
             char if char.is_whitespace() => Piece::Blank,
             _ if taken.starts_with("//") => Piece::LineComment(taken),
             _ => Piece::Word(taken),
-        })
+        };
+        Some((at, piece))
     })
 }
 

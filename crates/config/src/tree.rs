@@ -1,5 +1,6 @@
 //! Converts a file with blocks into nodes, each checked against the grammar.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use kdl::{KdlDocument, KdlEntry, KdlNode, KdlValue};
@@ -8,7 +9,10 @@ use crate::grammar::{Grammar, Kind, Part, SiteWord, parts};
 use crate::guess::closest;
 use crate::mistake::Mistake;
 use crate::source::Source;
-use crate::syntax;
+use crate::syntax::{self, Origin};
+
+/// Mistakes of a file that are looked for: the rest of it is not read.
+const MISTAKES_MAX: usize = 100;
 
 /// A parsed file: every word is in the grammar, and allowed in its place.
 #[derive(Debug, Clone)]
@@ -31,6 +35,8 @@ pub struct Node {
     pub keys: Vec<(String, Value)>,
     /// The nodes in its braces; `None` without braces.
     pub inner: Option<Vec<Node>>,
+    /// Whether nothing in it, braces included, was left out because of a mistake.
+    pub is_whole: bool,
 }
 
 /// A value with its position.
@@ -42,14 +48,22 @@ pub struct Value {
     pub at: Range<usize>,
 }
 
-/// Parses a file with blocks.
-///
-/// # Errors
-/// The first mistake in it.
-pub fn read_tree(source: Source, grammar: &Grammar<'_>) -> Result<Tree, Mistake> {
-    let document = syntax::document(&source)?;
-    let nodes = TreeReader { source: &source, grammar }.block(&document, 0)?;
-    Ok(Tree { source, nodes })
+/// Parses a file with blocks, and returns what is right of it with all mistakes in the rest: a tree with mistakes is only good for
+/// finding more of them.
+pub fn read_tree(source: Source, grammar: &Grammar<'_>) -> (Tree, Vec<Mistake>) {
+    let read = syntax::mended(&source);
+    let reader =
+        TreeReader { source: &source, grammar, origin: &read.origin, mistakes: RefCell::new(read.mistakes) };
+    let nodes = read.document.map(|document| reader.block(&document, 0)).unwrap_or_default();
+    let mistakes = in_order(reader.mistakes.into_inner());
+    (Tree { source, nodes }, mistakes)
+}
+
+/// Mistakes in the order of their file, one at a place: the first one noted.
+pub fn in_order(mut mistakes: Vec<Mistake>) -> Vec<Mistake> {
+    mistakes.sort_by_key(|mistake| (mistake.line, mistake.column));
+    mistakes.dedup_by_key(|mistake| (mistake.line, mistake.column));
+    mistakes
 }
 
 impl Tree {
@@ -108,24 +122,56 @@ impl Node {
 struct TreeReader<'r> {
     source: &'r Source,
     grammar: &'r Grammar<'r>,
+    /// Where the parsed bytes are in the source.
+    origin: &'r Origin,
+    mistakes: RefCell<Vec<Mistake>>,
 }
 
 impl TreeReader<'_> {
-    fn block(&self, document: &KdlDocument, scope: usize) -> Result<Vec<Node>, Mistake> {
+    /// The value, or its mistake is noted.
+    fn noted<T>(&self, result: Result<T, Mistake>) -> Option<T> {
+        result.map_err(|mistake| self.mistakes.borrow_mut().push(mistake)).ok()
+    }
+
+    fn has_enough(&self) -> bool {
+        self.mistakes.borrow().len() >= MISTAKES_MAX
+    }
+
+    fn block(&self, document: &KdlDocument, scope: usize) -> Vec<Node> {
         let mut nodes: Vec<Node> = Vec::new();
         // Where each word of the scope occurred first, so that long lists are not searched for each line.
         let mut firsts: Vec<Option<usize>> = vec![None; self.grammar.scopes[scope].words.len()];
         for node in document.nodes() {
-            let index = self.word(node, scope)?;
+            if self.has_enough() {
+                break;
+            }
+            let Some(index) = self.noted(self.word(node, scope)) else {
+                self.guessed_block(node, scope);
+                continue;
+            };
             let word = &self.grammar.scopes[scope].words[index];
             if let (Some(first), false) = (firsts[index], word.is_list) {
                 let line = self.source.line(first);
-                return Err(self.wrong(node, format!("`{}` is given twice; first on line {line}", word.name)));
+                let message = format!("`{}` is given twice; first on line {line}", word.name);
+                self.mistakes.borrow_mut().push(self.wrong(node, message));
             }
-            firsts[index].get_or_insert(node.name().span().offset());
-            nodes.push(self.node(node, word)?);
+            firsts[index].get_or_insert(self.name_at(node).start);
+            nodes.extend(self.node(node, word));
         }
-        Ok(nodes)
+        nodes
+    }
+
+    /// Looks for mistakes in the braces of an unknown word, if one can guess what it was meant to be.
+    fn guessed_block(&self, node: &KdlNode, scope: usize) {
+        let Some(children) = node.children() else { return };
+        let (typed, words) = (node.name().value(), &self.grammar.scopes[scope].words);
+        let known: Vec<&str> = words.iter().map(|word| word.name).collect();
+        let elsewhere =
+            self.grammar.elsewhere.iter().find(|(theirs, _)| *theirs == typed).map(|(_, ours)| *ours);
+        let meant = elsewhere.or_else(|| closest(typed, &known));
+        if let Some(scope) = words.iter().find(|word| Some(word.name) == meant).and_then(|word| word.braces) {
+            self.block(children, scope);
+        }
     }
 
     /// The index of its word in the scope.
@@ -156,33 +202,67 @@ impl TreeReader<'_> {
         Err(self.wrong(node, format!("unknown setting `{typed}` {}; {hint}", here.name)))
     }
 
-    fn node(&self, node: &KdlNode, word: &SiteWord<'_>) -> Result<Node, Mistake> {
+    /// A node without what is wrong in it; `None` if it lacks values.
+    fn node(&self, node: &KdlNode, word: &SiteWord<'_>) -> Option<Node> {
+        let mistakes_before = self.mistakes.borrow().len();
         let (mut values, mut keys) = (Vec::new(), Vec::new());
         let mut wanted = Wanted::of(word.values);
+        let mut has_values = true;
         for entry in node.entries() {
-            if let Some(ty) = entry.ty() {
-                let message = format!("leave out `({})`: type annotations are not supported", ty.value());
-                return Err(self.source.mistake(span(entry), message));
+            if self.has_enough() {
+                return None;
             }
             match entry.name() {
-                Some(key) => keys.push(self.key(word, key.value(), entry, &keys)?),
-                None => match wanted.next() {
-                    Some(part) => values.push(self.value(word.name, &part, entry)?),
-                    None => return Err(self.source.mistake(span(entry), too_many(word))),
-                },
+                Some(key) => {
+                    let key = self.noted(self.key(word, key.value(), entry, &keys));
+                    keys.extend(key);
+                }
+                None => {
+                    let value = self.noted(self.next_value(word, &mut wanted, entry));
+                    has_values &= value.is_some();
+                    values.extend(value);
+                }
             }
         }
         if let Some(missing) = wanted.missing() {
-            return Err(self.wrong(node, format!("`{}` needs {}", word.name, described(&missing))));
+            has_values = false;
+            // Another mistake explains why it is missing.
+            if self.mistakes.borrow().len() == mistakes_before {
+                let mistake = self.wrong(node, format!("`{}` needs {}", word.name, described(&missing)));
+                self.mistakes.borrow_mut().push(mistake);
+            }
         }
         let inner = match (node.children(), word.braces) {
             (None, _) => None,
-            (Some(children), Some(scope)) => Some(self.block(children, scope)?),
-            (Some(_), None) => return Err(self.wrong(node, format!("`{}` takes no braces", word.name))),
+            (Some(children), Some(scope)) => Some(self.block(children, scope)),
+            (Some(_), None) => {
+                let mistake = self.wrong(node, format!("`{}` takes no braces", word.name));
+                self.mistakes.borrow_mut().push(mistake);
+                None
+            }
         };
-        let at = node.name().span();
-        let at = at.offset()..at.offset() + at.len();
-        Ok(Node { name: word.name.to_owned(), at, values, keys, inner })
+        let is_whole = self.mistakes.borrow().len() == mistakes_before;
+        let at = self.name_at(node);
+        has_values.then(|| Node { name: word.name.to_owned(), at, values, keys, inner, is_whole })
+    }
+
+    fn next_value(
+        &self,
+        word: &SiteWord<'_>,
+        wanted: &mut Wanted<'_>,
+        entry: &KdlEntry,
+    ) -> Result<Value, Mistake> {
+        self.check_type(entry)?;
+        match wanted.next() {
+            Some(part) => self.value(word.name, &part, entry),
+            None => Err(self.source.mistake(self.span(entry), too_many(word))),
+        }
+    }
+
+    fn check_type(&self, entry: &KdlEntry) -> Result<(), Mistake> {
+        let Some(ty) = entry.ty() else { return Ok(()) };
+        let message = format!("leave out `({})`: type annotations are not supported", ty.value());
+        Err(self.source.mistake(self.span(entry), message))
     }
 
     fn key(
@@ -192,7 +272,8 @@ impl TreeReader<'_> {
         entry: &KdlEntry,
         seen: &[(String, Value)],
     ) -> Result<(String, Value), Mistake> {
-        let wrong = |message| Err(self.source.mistake(span(entry), message));
+        self.check_type(entry)?;
+        let wrong = |message| Err(self.source.mistake(self.span(entry), message));
         let Some((name, notation)) = word.keys.iter().find(|(name, _)| *name == typed) else {
             let known: Vec<&str> = word.keys.iter().map(|(name, _)| *name).collect();
             let hint = match closest(typed, &known) {
@@ -215,6 +296,12 @@ impl TreeReader<'_> {
     }
 
     fn value(&self, of: &str, part: &Part<'_>, entry: &KdlEntry) -> Result<Value, Mistake> {
+        let written = self.source.text().get(self.span(entry)).unwrap_or_default();
+        let written = written.split_once('=').map_or(written, |(_, value)| value);
+        if let Some(inner) = written.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) {
+            let message = format!("text needs double quotes: \"{inner}\"");
+            return Err(self.source.mistake(self.span(entry), message));
+        }
         let text = match (entry.value(), part.kind()) {
             (KdlValue::String(text), Kind::Text | Kind::Either) => text.clone(),
             (KdlValue::Integer(number), Kind::Number | Kind::Either) => number.to_string(),
@@ -229,20 +316,28 @@ impl TreeReader<'_> {
                 let guess = closest(text, &choices).map(|guess| format!("; did you mean `{guess}`?"));
                 let message =
                     format!("{of}: got `{text}`, need {}{}", one_of(&choices), guess.unwrap_or_default());
-                return Err(self.source.mistake(span(entry), message));
+                return Err(self.source.mistake(self.span(entry), message));
             }
             (value, _) => {
                 let message = format!("`{of}` needs {}, not {}", described(part), kind(value));
-                return Err(self.source.mistake(span(entry), message));
+                return Err(self.source.mistake(self.span(entry), message));
             }
         };
-        Ok(Value { text, at: span(entry) })
+        Ok(Value { text, at: self.span(entry) })
     }
 
     /// A mistake of the node itself, shown at its word.
     fn wrong(&self, node: &KdlNode, message: String) -> Mistake {
+        self.source.mistake(self.name_at(node), message)
+    }
+
+    fn name_at(&self, node: &KdlNode) -> Range<usize> {
         let at = node.name().span();
-        self.source.mistake(at.offset()..at.offset() + at.len(), message)
+        self.origin.of(at.offset()..at.offset() + at.len())
+    }
+
+    fn span(&self, entry: &KdlEntry) -> Range<usize> {
+        self.origin.of(span(entry))
     }
 }
 

@@ -44,7 +44,11 @@ fn source(text: &str) -> Source {
 fn read(text: &str) -> Result<Vec<Node>, String> {
     let source =
         Source::new("a.kdl", text.as_bytes().to_vec(), &SITE_FILE).map_err(|mistake| mistake.to_string())?;
-    read_tree(source, &grammar()).map(|tree| tree.nodes).map_err(|mistake| mistake.to_string())
+    let (tree, mistakes) = read_tree(source, &grammar());
+    match mistakes.first() {
+        None => Ok(tree.nodes),
+        Some(mistake) => Err(mistake.to_string()),
+    }
 }
 
 /// Nodes as one would write them.
@@ -64,6 +68,10 @@ fn files_are_read() {
     for (text, expected) in [
         ("listen 80\nlisten \":81\" // two\nworkers 4", "listen 80; listen :81; workers 4"),
         ("spa; share-port", "spa; share-port"),
+        (
+            "site a { \n spa \n} \nsite b {\n  route \"/\" { respond 200; } \n  allow all\n}\t\n",
+            "site a { spa }; site b { route / { respond 200 }; allow all }",
+        ),
         ("spa #false", "spa off"),
         ("access-log \"/a b\" buffer=\"1KiB\" gzip=#true", "access-log /a b buffer=1KiB gzip=on"),
         (
@@ -139,6 +147,72 @@ fn mistakes_have_a_place_and_a_guess() {
     ] {
         let message = read(text).unwrap_err();
         assert!(message.starts_with(&format!("a.kdl:{expected}")), "{text}\n{message}");
+    }
+}
+
+#[test]
+fn all_mistakes_are_found() {
+    let all = |text: &str| -> Vec<String> {
+        let (_, mistakes) = read_tree(source(text), &grammar());
+        mistakes.iter().map(|it| format!("{}:{}: {}", it.line, it.column, it.message)).collect()
+    };
+    let equals = "leave out this `=`: a setting and its value are separated by a space";
+    for (text, expected) in [
+        (
+            "lisen 80\nworkers \"4\"\nsite a {\n  spa onn\n  route \"/\" { spa; respond; }\n}",
+            &[
+                "1:1: unknown setting `lisen` at the top of the file; did you mean `listen`?",
+                "2:9: `workers` needs a whole number, not a text",
+                "4:7: spa: got `onn`, need on or off; did you mean `on`?",
+                "5:15: `spa` is not allowed in a route, only at the top of the file or in a site",
+                "5:20: `respond` needs a whole number",
+            ][..],
+        ),
+        // In the braces of a word that one can guess.
+        (
+            "location \"/\"\nsit a { workers 4; }",
+            &[
+                "1:1: unknown setting `location` at the top of the file; here it is `route`",
+                "2:1: unknown setting `sit` at the top of the file; did you mean `site`?",
+                "2:9: `workers` is not allowed in a site, only at the top of the file",
+            ],
+        ),
+        // Habits are mended, and the rest is read.
+        (
+            "workers = 4\nspa=true\nlisen 80",
+            &[
+                &format!("1:9: {equals}"),
+                &format!("2:4: {equals}"),
+                "2:5: got `true`, need on, or #true with a #",
+                "3:1: unknown setting `lisen` at the top of the file; did you mean `listen`?",
+            ],
+        ),
+        (
+            "drain-time 30s\nsite a {\n  route /api { respond 2x0; } # all\n  lisen\n}",
+            &[
+                "1:12: this needs quotes: \"30s\"",
+                "3:9: this needs quotes: \"/api\"",
+                "3:24: this needs quotes: \"2x0\"",
+                "3:31: comments begin with `//`, not with `#`",
+                "4:3: unknown setting `lisen` in a site; did you mean `listen`?",
+            ],
+        ),
+        (
+            "listen '127.0.0.1:80'\nspa false // é = true\naccess-log \"a b\" gzip=true é=1",
+            &[
+                "1:8: text needs double quotes: \"127.0.0.1:80\"",
+                "2:5: got `false`, need off, or #false with a #",
+                "3:23: got `true`, need on, or #true with a #",
+                "3:28: `access-log` has no `é=`; it has buffer=, gzip=",
+            ],
+        ),
+        (
+            "site a {\n  route \"/\" {\n    respond 200\n}\n",
+            &["2:13: this `{` is not closed: a `}` is missing"],
+        ),
+        ("listen \"80\nworkers 4\nspa \"", &["1:8: this text has no closing quote on its line"]),
+    ] {
+        assert_eq!(all(text), expected, "{text}");
     }
 }
 

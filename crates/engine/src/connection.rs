@@ -164,6 +164,11 @@ impl Connection {
         self.work.as_ref()?.h2.as_deref()
     }
 
+    /// Whether a stream of it has switched to another protocol. A connection of HTTP/1 that has is no longer in the table.
+    pub(crate) fn carries_tunnel(&self) -> bool {
+        self.session().is_some_and(Session::has_websockets)
+    }
+
     #[inline]
     pub(crate) fn is_h2(&self) -> bool {
         self.session().is_some()

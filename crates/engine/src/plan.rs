@@ -42,6 +42,9 @@ pub struct Plan {
     pub server_name: Option<String>,
     /// How long requests in flight may take to finish after the first SIGTERM or SIGINT.
     pub drain_time_max: Duration,
+    /// How long connections that have switched to another protocol (WebSockets of upstreams) may go on after another process has
+    /// taken over.
+    pub tunnel_drain_time_max: Duration,
     /// The name of worker threads, before their number.
     pub thread_name: &'static str,
     /// Whether each worker is pinned to its own CPU.
@@ -194,6 +197,7 @@ impl Default for Plan {
             user: None,
             server_name: Some("flatout".to_owned()),
             drain_time_max: Duration::from_secs(30),
+            tunnel_drain_time_max: Duration::from_secs(3600),
             thread_name: "flatout",
             pin: true,
             takes_handed_over: true,

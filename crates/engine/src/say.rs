@@ -5,10 +5,12 @@
 //! {"time":"2026-11-21T17:34:07.123Z","level":"info","message":"listening on http://127.0.0.1:8080"}
 //! ```
 
+use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::io::Write;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use flatout_lane::clock;
 
@@ -55,6 +57,41 @@ pub struct MessagePlan {
     pub is_json: bool,
 }
 
+/// Warnings and errors that are kept in memory, for those who look later.
+const RECENT_MAX: usize = 50;
+
+/// Bytes of a kept message.
+const RECENT_BYTES_MAX: usize = 1000;
+
+/// A warning or an error of the last time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecentMessage {
+    /// When it was reported: milliseconds since 1970.
+    pub unix_ms: u64,
+    /// How urgent it is.
+    pub severity: Severity,
+    /// Its text, shortened if it is long.
+    pub text: String,
+}
+
+static RECENT: Mutex<VecDeque<RecentMessage>> = Mutex::new(VecDeque::new());
+
+/// The last warnings and errors of this process, the oldest first, whatever is written to stderr.
+pub fn recent_messages() -> Vec<RecentMessage> {
+    RECENT.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+}
+
+fn keep(unix_ms: u64, severity: Severity, text: &str) {
+    let end = (0..=text.len().min(RECENT_BYTES_MAX)).rev().find(|at| text.is_char_boundary(*at));
+    let shortened = &text[..end.unwrap_or_default()];
+    let more = if shortened.len() < text.len() { "…" } else { "" };
+    let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
+    if recent.len() >= RECENT_MAX {
+        recent.pop_front();
+    }
+    recent.push_back(RecentMessage { unix_ms, severity, text: format!("{shortened}{more}") });
+}
+
 static LEVEL: AtomicU8 = AtomicU8::new(Severity::Info as u8);
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
@@ -80,10 +117,14 @@ pub fn report(severity: Severity, message: fmt::Arguments<'_>) {
     if flatout_lane::clock::simulated::is_set() {
         return;
     }
+    let unix_ms = clock::unix_milliseconds();
+    if severity < Severity::Info {
+        keep(unix_ms, severity, &message.to_string());
+    }
     if severity as u8 > LEVEL.load(Ordering::Relaxed) {
         return;
     }
-    let time = iso_milliseconds(clock::unix_milliseconds());
+    let time = iso_milliseconds(unix_ms);
     let level = severity.name();
     let line = match IS_JSON.load(Ordering::Relaxed) {
         true => format!(
@@ -131,6 +172,18 @@ impl fmt::Display for Quoted<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_messages_are_kept() {
+        for number in 0..RECENT_MAX + 3 {
+            keep(number as u64, Severity::Warning, &format!("{number} {}", "é".repeat(RECENT_BYTES_MAX)));
+        }
+        let kept = recent_messages();
+        assert_eq!(kept.len(), RECENT_MAX);
+        let last = kept.last().unwrap();
+        assert!(last.text.starts_with("52 é") && last.text.ends_with("é…"), "{}", last.text);
+        assert!(last.text.len() <= RECENT_BYTES_MAX + "…".len());
+    }
 
     #[test]
     fn times_and_json_strings_are_written() {

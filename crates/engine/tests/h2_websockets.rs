@@ -8,8 +8,8 @@ use std::io::Read;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use flatout_engine::websocket::{Message, Socket, WebSocketPlan, upgrade};
-use flatout_engine::{Body, Carrier, Lane, Limits, Reply, Request, Response, Service};
+use flatout_engine::websocket::{Message, Socket, SocketHandlers, WebSocketPlan, upgrade};
+use flatout_engine::{Body, Carrier, Limits, Reply, Request, Response, Service, Worker};
 use flatout_wire::Status;
 use flatout_wire::h2::{Code, Limits as MachineLimits, StreamId};
 use flatout_wire::websocket::{Opcode, UpgradeOffer, close_payload};
@@ -21,7 +21,7 @@ use support::h2::H2Client;
 const UNSENT_BYTES_MAX: usize = 1 << 20;
 
 struct Sockets {
-    lane: Lane,
+    worker: Worker,
     gone: Sender<()>,
 }
 
@@ -72,7 +72,7 @@ impl Service for Sockets {
                     }
                 };
                 let asked = UpgradeOffer::of(&request.head).expect("a request for a WebSocket");
-                upgrade(asked, &plan, &self.lane, handler, response);
+                upgrade(asked, &plan, &self.worker, SocketHandlers::new(handler), response);
             }
         }
         Reply::Now
@@ -90,7 +90,7 @@ async fn repeat(carrier: Carrier) {
 fn serving(limits: Limits) -> (Running, Receiver<()>) {
     let (gone, heard) = channel();
     let running = Running::serving(limits, move |worker| {
-        Box::new(Sockets { lane: worker.lane.clone(), gone: gone.clone() })
+        Box::new(Sockets { worker: worker.clone(), gone: gone.clone() })
     });
     (running, heard)
 }

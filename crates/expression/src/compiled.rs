@@ -84,6 +84,8 @@ pub(crate) enum Change {
     Lower,
     Upper,
     Trim,
+    /// Its MD5, as 22 characters of base64url.
+    Md5,
 }
 
 #[derive(Debug, Clone)]

@@ -1,5 +1,6 @@
 //! Evaluates the typed form. Nothing can fail, and texts that facts lend are not copied.
 
+use md5::Digest;
 use std::borrow::Cow;
 use std::net::IpAddr;
 
@@ -152,6 +153,7 @@ impl Change {
         let is_changed = match self {
             Change::Lower => text.iter().any(u8::is_ascii_uppercase),
             Change::Upper => text.iter().any(u8::is_ascii_lowercase),
+            Change::Md5 => return Cow::Owned(base64url(&md5::Md5::digest(&text))),
             Change::Trim => {
                 return within(text, |text| {
                     let start = text.len() - text.trim_ascii_start().len();
@@ -170,6 +172,18 @@ impl Change {
         }
         Cow::Owned(text)
     }
+}
+
+/// Base64 for URLs without padding (RFC 4648, section 5).
+fn base64url(bytes: &[u8]) -> Vec<u8> {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let of_part = |part: &[u8]| {
+        let byte = |at: usize| u32::from(part.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        let digits = [18, 12, 6, 0].map(|shift| DIGITS[(bits >> shift) as usize & 63]);
+        digits.into_iter().take(part.len() + 1).collect::<Vec<u8>>()
+    };
+    bytes.chunks(3).flat_map(of_part).collect()
 }
 
 impl<F> Number<F> {

@@ -22,7 +22,7 @@ const FUNCTIONS: [(&str, &str); 6] = [
 ];
 
 /// Methods with their use.
-const METHODS: [(&str, &str); 12] = [
+const METHODS: [(&str, &str); 13] = [
     ("startsWith", "text.startsWith('/api/')"),
     ("endsWith", "text.endsWith('.png')"),
     ("contains", "text.contains('bot')"),
@@ -33,6 +33,7 @@ const METHODS: [(&str, &str); 12] = [
     ("lowerAscii", "text.lowerAscii()"),
     ("upperAscii", "text.upperAscii()"),
     ("trim", "text.trim()"),
+    ("md5", "(path + 'secret').md5()"),
     ("size", "text.size()"),
     ("inRange", "remote.inRange('10.0.0.0/8')"),
 ];
@@ -136,6 +137,7 @@ fn method<F: Clone + PartialEq>(
         ("lowerAscii", []) => changed(Change::Lower),
         ("upperAscii", []) => changed(Change::Upper),
         ("trim", []) => changed(Change::Trim),
+        ("md5", []) => changed(Change::Md5),
         ("size", []) => Ok(Typed::Number(Number::Size(text), true)),
         _ => unknown(term, name, &METHODS, &FUNCTIONS),
     }

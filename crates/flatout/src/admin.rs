@@ -119,6 +119,7 @@ impl Bound {
             thread_name: thread_name.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             upstreams: None,
+            sites: None,
             push: self.push,
             bus: None,
         })?)

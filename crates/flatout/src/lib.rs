@@ -96,7 +96,8 @@ pub use extract::{Cookies, PrivateCookies, SignedCookies};
 pub use extract::{Multipart, Part};
 #[cfg(feature = "files")]
 pub use files::Files;
-pub use flatout_engine::websocket::{Message, Socket, WebSocketPlan};
+pub use flatout_engine::MailboxFull;
+pub use flatout_engine::websocket::{Message, Socket, SocketSender, WebSocketPlan};
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response};
 #[cfg(feature = "admin")]
 pub use flatout_observe::metrics;
@@ -118,5 +119,6 @@ pub use route_check::RouteCheck;
 pub use server::Server;
 #[cfg(feature = "openapi")]
 pub use utoipa;
+pub use websocket::{UpgradeResponse, WebSocketUpgrade};
 #[cfg(feature = "proxy")]
 pub use {flatout_cache as cache, flatout_proxy as proxy};

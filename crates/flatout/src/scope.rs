@@ -179,7 +179,6 @@ impl WorkerLocal {
     }
 
     /// The same.
-    #[cfg(feature = "proxy")]
     pub(crate) fn worker(&self) -> Option<&Worker> {
         self.worker.as_ref()
     }

@@ -4,9 +4,13 @@
 mod attempts;
 mod socket;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flatout::{App, Message as Sent, WebSocketPlan};
+use flatout::{
+    App, Extension, MailboxFull, Message as Sent, Path, Problem, SocketSender, Status, UpgradeResponse,
+    WebSocketPlan, WebSocketUpgrade,
+};
 use futures_util::{SinkExt, StreamExt};
 use socket::{Served, TIME_MAX, ask, serve};
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
@@ -184,4 +188,150 @@ fn draining_closes_websockets() {
         ));
     });
     server.wait().unwrap();
+}
+
+/// Everyone in a room, on any worker, and what has happened.
+#[derive(Default)]
+struct Room {
+    members: Mutex<Vec<SocketSender>>,
+    events: Mutex<Vec<String>>,
+}
+
+impl Room {
+    fn note(&self, event: String) {
+        self.events.lock().unwrap().push(event);
+    }
+
+    fn tell(&self, text: &str) -> Result<(), MailboxFull> {
+        self.members.lock().unwrap().iter().try_for_each(|member| member.send(Sent::Text(text)))
+    }
+}
+
+/// Three workers, so that members of a room are on different ones.
+fn rooms(room: &Arc<Room>) -> Served {
+    let room = room.clone();
+    let join =
+        move |Path(name): Path<String>, Extension(user): Extension<String>, asked: WebSocketUpgrade| {
+            if name == "closed" {
+                return Err(Problem::new(Status::FORBIDDEN));
+            }
+            let (opened, closed, room) = (room.clone(), room.clone(), room.clone());
+            let (who, gone) = (format!("{user}@{name}"), format!("{user}@{name}"));
+            Ok::<UpgradeResponse, Problem>(
+                asked
+                    .on_open(move |socket| {
+                        opened.members.lock().unwrap().push(socket.sender());
+                        opened.note(format!("{who} opened"));
+                        socket.send(Sent::Text("welcome"));
+                    })
+                    .on_close(move |socket, code| {
+                        assert!(!socket.is_open());
+                        closed.members.lock().unwrap().retain(SocketSender::is_open);
+                        closed.note(format!("{gone} closed with {code:?}"));
+                    })
+                    .on_message(move |socket, message| match message {
+                        Sent::Text("leave") => socket.close(4000, "as you wish"),
+                        Sent::Text(text) => room.tell(&format!("{user}: {text}")).unwrap(),
+                        Sent::Binary(bytes) => socket.send(Sent::Binary(bytes)),
+                    }),
+            )
+        };
+    let app = App::new()
+        .before(|context| {
+            let name = context.header("x-user").map(|name| String::from_utf8_lossy(name).into_owned());
+            context.extensions_mut().insert(name.unwrap_or_default());
+            Ok::<(), Status>(())
+        })
+        .get("/rooms/{name}", join);
+    let server = app.listen("127.0.0.1:0").workers(3).start().unwrap();
+    let flatout::engine::Address::Tcp(address) = server.addresses()[0].clone() else { panic!("no address") };
+    Served { address: address.to_string(), server: Some(server) }
+}
+
+async fn join(server: &Served, user: &str) -> WebSocketStream<tokio::net::TcpStream> {
+    use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+    let mut request = "ws://t/rooms/lobby".into_client_request().unwrap();
+    request.headers_mut().insert("X-User", user.parse().unwrap());
+    let stream = tokio::net::TcpStream::connect(&server.address).await.unwrap();
+    let mut socket = client_async(request, stream).await.unwrap().0;
+    assert_eq!(socket.next().await.unwrap().unwrap(), Message::text("welcome"));
+    socket
+}
+
+#[test]
+fn a_message_reaches_sockets_of_all_workers() {
+    let room = Arc::new(Room::default());
+    let server = rooms(&room);
+    run(async {
+        let mut members = Vec::new();
+        for number in 0..12 {
+            members.push(join(&server, &format!("u{number}")).await);
+        }
+        members[3].send(Message::text("hello")).await.unwrap();
+        for member in &mut members {
+            assert_eq!(member.next().await.unwrap().unwrap(), Message::text("u3: hello"));
+        }
+        // From a thread that is no worker.
+        std::thread::scope(|scope| {
+            scope.spawn(|| room.tell("news").unwrap());
+        });
+        for member in &mut members {
+            assert_eq!(member.next().await.unwrap().unwrap(), Message::text("news"));
+        }
+    });
+    let opened = room.events.lock().unwrap().iter().filter(|event| event.ends_with("opened")).count();
+    assert_eq!(opened, 12, "each was opened once");
+}
+
+#[test]
+fn closings_are_reported_once_whoever_ends_the_connection() {
+    let room = Arc::new(Room::default());
+    let server = rooms(&room);
+    let until = |count: usize| {
+        let begun = std::time::Instant::now();
+        while room.events.lock().unwrap().iter().filter(|event| event.contains("closed")).count() < count {
+            assert!(begun.elapsed() < TIME_MAX, "{:?}", room.events.lock().unwrap());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    run(async {
+        let mut by_server = join(&server, "a").await;
+        by_server.send(Message::text("leave")).await.unwrap();
+        assert_eq!(end(&mut by_server).await, Some((4000, "as you wish".to_owned())));
+        until(1);
+        let mut by_client = join(&server, "b").await;
+        by_client.close(None).await.unwrap();
+        until(2);
+        drop(join(&server, "c").await);
+        until(3);
+        // From another thread, by its sender.
+        let mut by_sender = join(&server, "d").await;
+        let sender = room.members.lock().unwrap().last().cloned().unwrap();
+        sender.close(4001, "closed for today").unwrap();
+        assert_eq!(end(&mut by_sender).await, Some((4001, "closed for today".to_owned())));
+        until(4);
+        assert!(!sender.is_open());
+        assert_eq!(sender.send(Sent::Text("nobody hears this")), Ok(()));
+    });
+    let events = room.events.lock().unwrap().clone();
+    let closed: Vec<&String> = events.iter().filter(|event| event.contains("closed")).collect();
+    assert_eq!(closed[0], "a@lobby closed with None");
+    assert!(
+        closed[1].starts_with("b@lobby closed with") && closed[2] == "c@lobby closed with None",
+        "{closed:?}"
+    );
+    assert_eq!((closed.len(), room.members.lock().unwrap().len()), (4, 0));
+}
+
+#[test]
+fn other_requests_and_refusals_get_plain_responses() {
+    let server = rooms(&Arc::default());
+    let plain = ask(&server, &socket::get("/rooms/lobby"));
+    assert!(plain.starts_with("HTTP/1.1 426 ") && plain.contains("Upgrade: websocket\r\n"), "{plain}");
+    let refused = ask(
+        &server,
+        "GET /rooms/closed HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    );
+    assert!(refused.starts_with("HTTP/1.1 403 "), "{refused}");
 }

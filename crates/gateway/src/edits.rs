@@ -2,6 +2,9 @@
 
 use flatout_wire::Head;
 
+/// The first character of lines that are parameters for FastCGI. No field of a client begins with it.
+pub const PARAM: char = ':';
+
 /// Changes of a request's fields.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Edits<'a> {
@@ -14,7 +17,7 @@ pub struct Edits<'a> {
     /// The host and port that the upstream gets in place of the client's spelling: the cache's key has this one.
     pub authority: Option<&'a [u8]>,
     /// Field lines to add, each ended by CRLF. They contain no control bytes, and no fields of the connection or of
-    /// framing.
+    /// framing. Those that begin with [`PARAM`] come first.
     pub lines: &'a [u8],
 }
 

@@ -1,7 +1,9 @@
 //! The rules for a response.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
-use flatout_engine::Response;
+use flatout_engine::{ExchangeKey, Response};
 use flatout_wire::accept::Coding;
 
 /// The remaining rules of a route: response fields, CORS, error pages. Dropping it releases what the request held,
@@ -16,6 +18,28 @@ pub trait Finish {
     fn finish_stored(&self, response: &mut Response, _stored: &dyn Stored) {
         self.finish(response, ResponseOrigin::Upstream);
     }
+
+    /// Follows an upstream that leaves its response to another route ([`private`](crate::private)), before `finish`. `held` is whoever the
+    /// caller has asked, around this one: it is kept until the other route has responded.
+    fn redirect(
+        &self,
+        _held: Rc<dyn Finish>,
+        _exchange: ExchangeKey,
+        _response: &mut Response,
+    ) -> Redirection {
+        Redirection::Nowhere
+    }
+}
+
+/// Where an upstream leaves its response to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redirection {
+    /// The response is its own.
+    Nowhere,
+    /// Another route responds to the exchange, later. Nothing of this response is used.
+    Taken,
+    /// A place that does not exist: the response was replaced by an error of this server.
+    Refused,
 }
 
 /// A stored response. A trait although only `cache` implements it, because `site` must not know how responses are stored.

@@ -49,8 +49,8 @@ pub struct Forward {
     pub forwarded: bool,
     /// Our name in `Via`, in both directions; `None` sends none.
     pub via: Option<String>,
-    /// Whether a request's body is collected before the upstream is contacted.
-    pub buffer_requests: bool,
+    /// Which bodies of requests are collected before the upstream is contacted.
+    pub buffer_requests: BufferRequests,
     /// Bytes of each response that a file may take while its client is slower than the upstream; 0: the upstream waits.
     pub buffer_response_bytes: u64,
     /// The trailer fields of requests that are passed on, in lower case; others are dropped.
@@ -63,6 +63,46 @@ pub struct Forward {
     pub upgrade: Vec<String>,
     /// Whether fields with `_` in their names are forwarded. Some applications take `X_User` for `X-User`.
     pub underscores: bool,
+    /// Which [private fields](crate::private) of responses are followed. Others are removed.
+    pub private: TrustedFields,
+}
+
+/// The private fields of an upstream that a route follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TrustedFields {
+    /// `X-Accel-Redirect`, `X-Accel-Expires` and `X-Accel-Charset`.
+    pub accel: bool,
+    /// `X-Sendfile`.
+    pub sendfile: bool,
+}
+
+impl TrustedFields {
+    /// Whether the proxy removes the field of this name. Those that it leaves are for a cache and for the route's [`Finish`], which
+    /// removes them.
+    #[inline]
+    pub fn removes(self, name: &[u8]) -> bool {
+        use crate::private::{EXPIRES, REDIRECT, SENDFILE, is_private};
+
+        let is = |this: &str| name.eq_ignore_ascii_case(this.as_bytes());
+        let is_followed = || (self.accel && (is(REDIRECT) || is(EXPIRES))) || (self.sendfile && is(SENDFILE));
+        is_private(name) && !is_followed()
+    }
+
+    /// Whether any is followed.
+    pub fn any(self) -> bool {
+        self.accel || self.sendfile
+    }
+}
+
+/// Which bodies of requests are collected before the upstream is contacted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BufferRequests {
+    /// None: the head is sent at once.
+    None,
+    /// Short ones, which are sent together with their head.
+    Short,
+    /// All.
+    All,
 }
 
 /// The value of `Host` for an upstream.
@@ -88,12 +128,13 @@ impl Forward {
             x_forwarded: true,
             forwarded: false,
             via: None,
-            buffer_requests: false,
+            buffer_requests: BufferRequests::Short,
             buffer_response_bytes: Forward::BUFFER_RESPONSE_BYTES,
             request_trailers: Vec::new(),
             normal_path: false,
             upgrade: vec!["websocket".to_owned()],
             underscores: false,
+            private: TrustedFields::default(),
         }
     }
 }

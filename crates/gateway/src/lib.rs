@@ -17,12 +17,12 @@ mod edits;
 mod finish;
 mod forward;
 mod parked;
+pub mod private;
 
 pub use auth::{AuthDecision, AuthQuery};
 pub use cache::{Caching, Ignored, Rules, Validity};
 pub use client::Client;
-pub use edits::Edits;
-pub use edits::is_alike;
-pub use finish::{Finish, ResponseOrigin, Stored};
-pub use forward::{Forward, Forwarded, Forwarding, Host};
+pub use edits::{Edits, PARAM, is_alike};
+pub use finish::{Finish, Redirection, ResponseOrigin, Stored};
+pub use forward::{BufferRequests, Forward, Forwarded, Forwarding, Host, TrustedFields};
 pub use parked::{Abandoned, complete, signalling};

@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use flatout_engine::{Reply, Response};
+use flatout_engine::{ExchangeKey, Reply, Response};
 use flatout_wire::Status;
 use tokio::sync::oneshot;
 
-use super::finish::{Finish, ResponseOrigin, Stored};
+use super::finish::{Finish, Redirection, ResponseOrigin, Stored};
 
 /// Ends when nobody can respond to a request any more, because its [`Finish`] was dropped.
 pub type Abandoned = oneshot::Receiver<()>;
@@ -24,6 +24,10 @@ impl Finish for SignallingFinish {
 
     fn finish_stored(&self, response: &mut Response, stored: &dyn Stored) {
         self.inner.finish_stored(response, stored);
+    }
+
+    fn redirect(&self, held: Rc<dyn Finish>, exchange: ExchangeKey, response: &mut Response) -> Redirection {
+        self.inner.redirect(held, exchange, response)
     }
 }
 

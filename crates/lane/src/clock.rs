@@ -51,6 +51,13 @@ pub mod simulated {
 
     thread_local! {
         static NOW_NS: Cell<Option<u64>> = const { Cell::new(None) };
+        static COUNT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// What is a random number elsewhere: counted on this thread, so that a run can be repeated.
+    pub fn next_number() -> u64 {
+        COUNT.set(COUNT.get() + 1);
+        COUNT.get()
     }
 
     /// Sets this thread's clock to nanoseconds since boot; `None` is the kernel's clock again.

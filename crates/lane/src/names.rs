@@ -8,6 +8,27 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 /// The longest name, with its end (`NI_MAXHOST`).
 const NAME_BYTES_MAX: usize = 1025;
 
+/// Has a statically linked program find names in `/etc/hosts` and by DNS. Call it first in `main`; otherwise it has no effect.
+///
+/// A static program cannot load the modules that `/etc/nsswitch.conf` may name: they belong to another C library. These two
+/// sources are part of it.
+///
+/// # Source
+/// glibc's manual, "Name Service Switch"; `nss/nss_database.c`.
+pub fn use_files_and_dns() {
+    #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+    {
+        unsafe extern "C" {
+            fn __nss_configure_lookup(
+                database: *const libc::c_char,
+                line: *const libc::c_char,
+            ) -> libc::c_int;
+        }
+        // SAFETY: both are constant strings with an end, which the function copies, and no other thread runs yet.
+        unsafe { __nss_configure_lookup(c"hosts".as_ptr(), c"files dns".as_ptr()) };
+    }
+}
+
 /// The name of an address; `None` if it has none. Waits for DNS.
 ///
 /// # Errors

@@ -51,7 +51,11 @@ impl Sites {
 /// log line has `-` for the upstream.
 const NOTES_MAX: usize = 16 << 10;
 
-/// Bits of a note for the site's number. Above them are those for the cache, and the others are the key of the kept entry.
+/// The bit of a note for a request that is not logged: numbers of sites are smaller.
+const UNLOGGED: u64 = 1 << 15;
+const _: () = assert!(SITES_MAX <= 1 << 15);
+
+/// Bits of a note for the site's number, and [`UNLOGGED`]. Above them are those for the cache, and the others are the key of the kept entry.
 const SITE_BITS: u32 = 16;
 
 /// Bits of a note for the outcome of a cache.
@@ -111,6 +115,18 @@ impl Notes {
         u64::from(site)
     }
 
+    /// The same note for a request that is not logged.
+    #[inline]
+    pub fn unlogged(note: u64) -> u64 {
+        note | UNLOGGED
+    }
+
+    /// Whether the request of a note is logged.
+    #[inline]
+    pub(crate) fn is_logged(note: u64) -> bool {
+        note & UNLOGGED == 0
+    }
+
     /// A note with the outcome of a cache, by its number: hit, miss, stale, updating, revalidated, bypass, expired.
     #[inline]
     pub fn cached(note: u64, outcome: u8) -> u64 {
@@ -156,7 +172,7 @@ impl Notes {
     /// Calls `act` with the site and the upstream of a note.
     #[inline]
     pub(crate) fn with<T>(&self, note: u64, act: impl FnOnce(u16, Option<&Upstream>) -> T) -> T {
-        let (site, count) = (note as u16, note >> KEY_AT);
+        let (site, count) = ((note & (UNLOGGED - 1)) as u16, note >> KEY_AT);
         if count == 0 {
             return act(site, None);
         }
@@ -174,6 +190,14 @@ mod tests {
         let attempt =
             Attempt { address: "unix:/a".into(), status, connect_ns: None, head_ns: None, response_ns: None };
         Upstream { attempts: vec![attempt] }
+    }
+
+    #[test]
+    fn a_note_keeps_that_its_request_is_not_logged() {
+        let note = Notes::unlogged(Notes::site(9));
+        assert_eq!((Notes::is_logged(note), Notes::is_logged(Notes::site(9))), (false, true));
+        assert_eq!(Notes::new(true).with(note, |site, _| site), 9);
+        assert_eq!(Notes::cache_name(Notes::cached(note, 0)), Some("HIT"));
     }
 
     #[test]

@@ -34,7 +34,7 @@ const READ_BYTES_MAX: u64 = 4 << 20;
 impl Proc for Here {
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        File::open(path)?.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
+        File::open(of_this_thread(path))?.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
@@ -43,6 +43,28 @@ impl Proc for Here {
     }
 
     fn link(&self, path: &str) -> io::Result<String> {
-        Ok(fs::read_link(path)?.to_string_lossy().into())
+        Ok(fs::read_link(of_this_thread(path))?.to_string_lossy().into())
+    }
+}
+
+/// `/proc/net` and `/proc/self` are those of this process's first thread. This thread may be in another network namespace.
+fn of_this_thread(path: &str) -> String {
+    let own = |before: &str, within: &str| {
+        path.strip_prefix(before).map(|rest| format!("/proc/thread-self/{within}{rest}"))
+    };
+    own("/proc/net/", "net/").or_else(|| own("/proc/self/ns/", "ns/")).unwrap_or_else(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_are_those_of_the_thread() {
+        assert_eq!(of_this_thread("/proc/net/tcp"), "/proc/thread-self/net/tcp");
+        assert_eq!(of_this_thread("/proc/self/ns/net"), "/proc/thread-self/ns/net");
+        assert_eq!(of_this_thread("/proc/1/net/tcp"), "/proc/1/net/tcp");
+        let own = fs::read_link("/proc/thread-self/ns/net").unwrap().to_string_lossy().into_owned();
+        assert_eq!(Here.link("/proc/self/ns/net").unwrap(), own);
     }
 }

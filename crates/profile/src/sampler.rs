@@ -293,17 +293,46 @@ fn open_threads(
     Ok((Clock::CpuTime, rings.map_err(Error::of_open)?))
 }
 
+/// Programs that start others, and are not what anybody wants to know about.
+const STARTERS: [&str; 10] =
+    ["sh", "bash", "dash", "zsh", "env", "sudo", "setsid", "timeout", "nice", "tini"];
+
+/// The name of the sampled program, with its processes: the shell that started it does not count.
 fn describe(pids: &[u32]) -> String {
-    let name = pids.first().and_then(|&pid| process::name(pid)).unwrap_or_else(|| "a process".to_owned());
-    match pids {
-        [pid] => format!("{name} (process {pid})"),
-        _ => format!("{name} ({} processes)", pids.len()),
+    let roots: HashSet<u32> = pids.iter().copied().collect();
+    let family = process::family(&roots).unwrap_or_else(|_| pids.to_vec());
+    named(family.into_iter().filter_map(|pid| Some((pid, process::name(pid)?))).collect())
+}
+
+fn named(all: Vec<(u32, String)>) -> String {
+    let is_starter = |name: &str| STARTERS.contains(&name);
+    let only_starters = all.iter().all(|(_, name)| is_starter(name));
+    let meant: Vec<&(u32, String)> =
+        all.iter().filter(|(_, name)| only_starters || !is_starter(name)).collect();
+    let count = |name: &str| meant.iter().filter(|(_, other)| other == name).count();
+    // The first of those with the most processes.
+    let most = meant.iter().rev().max_by_key(|(_, name)| count(name));
+    match (most, &meant[..]) {
+        (None, _) => "a process".to_owned(),
+        (Some((pid, name)), [_]) => format!("{name} (process {pid})"),
+        (Some((_, name)), several) => format!("{name} ({} processes)", several.len()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_profile_has_the_name_of_the_program_and_not_of_its_shell() {
+        let named =
+            |all: &[(u32, &str)]| named(all.iter().map(|(pid, name)| (*pid, (*name).to_owned())).collect());
+        assert_eq!(named(&[(1, "sh"), (2, "nginx"), (3, "nginx")]), "nginx (2 processes)");
+        assert_eq!(named(&[(1, "sh"), (2, "env"), (3, "flatout")]), "flatout (process 3)");
+        assert_eq!(named(&[(1, "sh")]), "sh (process 1)");
+        assert_eq!(named(&[(1, "php"), (2, "worker"), (3, "worker")]), "worker (3 processes)");
+        assert_eq!(named(&[]), "a process");
+    }
 
     fn seen() -> Seen {
         let us = std::process::id();

@@ -1,5 +1,6 @@
 //! Names for addresses: the kernel's from its own table, those of processes from their mapped files.
 
+mod debug_file;
 mod image;
 mod kernel;
 mod maps;
@@ -84,7 +85,7 @@ impl Symbols {
                 let image = self
                     .images
                     .entry(name.to_owned())
-                    .or_insert_with(|| open.iter().find_map(|path| Image::read(path)).map(Rc::new));
+                    .or_insert_with(|| open.iter().find_map(|path| Image::read(path, name)).map(Rc::new));
                 let frames = image.as_ref().map(|image| image.frames(offset)).unwrap_or_default();
                 if frames.is_empty() {
                     let short = name.rsplit('/').next().unwrap_or(name);

@@ -11,7 +11,8 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use crate::Proxy;
 use crate::plan::{Address, Server, Tls, Upstream};
-use crate::server::{LiveServer, ServerMode, ServerState};
+use crate::select::outliers::OutlierReason;
+use crate::server::{EjectionCounts, LiveServer, ServerMode, ServerState};
 use crate::upstream::LiveUpstream;
 
 /// Servers of an upstream that is changed while it runs: choosing one costs a look at each.
@@ -48,7 +49,7 @@ impl fmt::Display for ServerChanges {
 }
 
 /// The state of an upstream.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct UpstreamState {
     /// Its name in the plan.
     pub name: String,
@@ -58,10 +59,12 @@ pub struct UpstreamState {
     pub servers: Vec<ServerStatus>,
     /// TLS to its servers, if those of the plan have it.
     pub planned_tls: Option<Tls>,
+    /// Whether health checks look at its servers.
+    pub is_checked: bool,
 }
 
 /// The state of a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ServerStatus {
     /// Its name in figures.
     pub label: String,
@@ -71,6 +74,10 @@ pub struct ServerStatus {
     pub mode: ServerMode,
     /// Its state.
     pub state: ServerState,
+    /// Why it is ejected.
+    pub ejection: Option<OutlierReason>,
+    /// How often it was ejected.
+    pub ejections: EjectionCounts,
 }
 
 impl Proxy {
@@ -217,6 +224,8 @@ impl LiveUpstream {
             server: Server { weight: it.weight(), ..it.plan.clone() },
             mode: it.mode(),
             state: it.state(self.plan.slow_start),
+            ejection: it.ejection(),
+            ejections: it.ejection_counts(),
         };
         let servers = self.servers().iter().map(of).collect();
         UpstreamState {
@@ -224,6 +233,7 @@ impl LiveUpstream {
             has_changes: self.has_changes(),
             servers,
             planned_tls: self.plan.tls_of_servers(),
+            is_checked: self.plan.active.is_some(),
         }
     }
 

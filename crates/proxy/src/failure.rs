@@ -53,11 +53,13 @@ pub enum Failure {
     LargeBody,
     /// The request cannot be sent over FastCGI.
     BadParameters,
+    /// Its path names no script of the application.
+    NoScript,
 }
 
 impl Failure {
     /// All of them.
-    pub const ALL: [Failure; 17] = [
+    pub const ALL: [Failure; 18] = [
         Failure::NoServer,
         Failure::QueueFull,
         Failure::QueueTime,
@@ -75,6 +77,7 @@ impl Failure {
         Failure::BadBody,
         Failure::LargeBody,
         Failure::BadParameters,
+        Failure::NoScript,
     ];
 
     /// Its label in metrics.
@@ -97,6 +100,7 @@ impl Failure {
             Failure::BadBody => "bad_body",
             Failure::LargeBody => "large_body",
             Failure::BadParameters => "bad_parameters",
+            Failure::NoScript => "no_script",
         }
     }
 
@@ -118,6 +122,7 @@ impl Failure {
             Failure::BodyTime => Status::REQUEST_TIMEOUT,
             Failure::BadBody => Status::BAD_REQUEST,
             Failure::LargeBody => Status::CONTENT_TOO_LARGE,
+            Failure::NoScript => Status::NOT_FOUND,
         }
     }
 
@@ -141,6 +146,7 @@ impl Failure {
             Failure::BadBody => "the request body is malformed",
             Failure::LargeBody => "the request body is too large",
             Failure::BadParameters => "the request cannot be sent over FastCGI",
+            Failure::NoScript => "there is no such script",
         }
     }
 
@@ -153,6 +159,7 @@ impl Failure {
                 | Failure::BadBody
                 | Failure::LargeBody
                 | Failure::BadParameters
+                | Failure::NoScript
         )
     }
 

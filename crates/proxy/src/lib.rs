@@ -60,14 +60,16 @@ pub use changes::{SERVERS_MAX, ServerChanges, ServerStatus, UpstreamState};
 pub use control::names::Resolver;
 pub use failure::Failure;
 pub use figures::{Figures, ServerFigures, UpstreamFigures};
-pub use flatout_gateway::{Forward, Host};
+pub use flatout_gateway::{BufferRequests, Forward, Host, PARAM};
 pub use plan::{
-    Active, Address, Balance, FastCgi, Key, Passive, Protocol, ProxyProtocol, RetryOn, Server, Tls, Upstream,
+    Active, Address, Balance, FastCgi, HealthCheck, Key, Outliers, Passive, Protocol, ProxyProtocol, RetryOn,
+    Server, Tls, Upstream,
 };
 pub use receiver::{Disposition, ParkedClient, ResponseSink};
 pub use request::fields::withholds;
 pub use request::trailers::may_be_trailer;
-pub use server::{ServerMode, ServerState};
+pub use select::outliers::OutlierReason;
+pub use server::{EjectionCounts, ServerMode, ServerState};
 pub use spool::store::{SpoolFigures, SpoolPlan};
 pub use watch::Watch;
 pub use worker::ProxyWorker;

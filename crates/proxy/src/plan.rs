@@ -1,11 +1,15 @@
 //! The settings of a proxied route and its upstream.
 
+mod health;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use flatout_engine::tls::Identity;
 pub use flatout_wire::proxy_protocol::ProxyVersion as ProxyProtocol;
+
+pub use health::{Active, HealthCheck, Outliers, Passive};
 
 /// A named group of servers that answer the same requests.
 #[derive(Debug, Clone)]
@@ -50,6 +54,8 @@ pub struct Upstream {
     pub retry_budget: f64,
     /// When a server is considered down because of its responses.
     pub passive: Passive,
+    /// Whether servers that stand out from their siblings pause.
+    pub outliers: Option<Outliers>,
     /// Active health checks, if any.
     pub active: Option<Active>,
     /// How long a recovered server takes to get its full share; zero gives it at once.
@@ -100,9 +106,12 @@ impl Protocol {
 pub struct FastCgi {
     /// The folder of the scripts, as the application sees it, without a slash at the end.
     pub root: String,
-    /// The script of a folder; the one in `root` gets all requests that name no script.
+    /// The script of a folder.
     pub index: String,
-    /// Where a path is split: after the first segment that ends so, if not empty. What follows is PATH_INFO.
+    /// Whether the one in `root` gets all requests that name no script; otherwise they get 404.
+    pub has_front: bool,
+    /// Where a path is split: after the first segment that ends so; what follows is PATH_INFO. If it is empty, the whole path names
+    /// the script.
     pub split: String,
     /// Parameters that are sent as they are, in place of those of the same name.
     pub params: Vec<(String, String)>,
@@ -113,6 +122,7 @@ impl Default for FastCgi {
         FastCgi {
             root: String::new(),
             index: "index.php".to_owned(),
+            has_front: true,
             split: ".php".to_owned(),
             params: Vec::new(),
         }
@@ -163,6 +173,8 @@ pub enum Balance {
     RoundRobin,
     /// The one with the fewest requests in progress for its weight.
     LeastConnections,
+    /// The one with the least expected time: a moving average of its times to a response, for its requests in progress and its weight.
+    LeastTime,
     /// The better of two chosen at random.
     TwoChoices,
     /// By consistent hash of a key, so that few keys move when a server is added or removed.
@@ -225,34 +237,6 @@ impl Default for RetryOn {
     }
 }
 
-/// Passive health checks: when a server is considered down because of its responses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Passive {
-    /// Failures within `window` after which it is down; 0 never.
-    pub failures_max: u32,
-    /// The time in which failures are counted.
-    pub window: Duration,
-    /// How long it stays down before one request tries it again.
-    pub down_time: Duration,
-}
-
-/// Active health checks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Active {
-    /// The target of the request.
-    pub path: String,
-    /// The time between checks.
-    pub interval: Duration,
-    /// How long a response may take.
-    pub time_max: Duration,
-    /// Good responses in a row after which a server is up.
-    pub rise: u32,
-    /// Bad responses in a row after which it is down.
-    pub fall: u32,
-    /// The statuses of good responses.
-    pub statuses: std::ops::RangeInclusive<u16>,
-}
-
 impl Upstream {
     /// An upstream of these servers with default settings.
     pub fn new(name: &str, servers: Vec<Server>) -> Upstream {
@@ -281,6 +265,7 @@ impl Upstream {
                 window: Duration::from_secs(10),
                 down_time: Duration::from_secs(10),
             },
+            outliers: None,
             active: None,
             slow_start: Duration::ZERO,
             send_proxy_protocol: None,
@@ -290,6 +275,11 @@ impl Upstream {
 }
 
 impl Upstream {
+    /// Whether responses of its servers are measured for a choice among them.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.outliers.is_some() || self.balance == Balance::LeastTime
+    }
+
     /// The settings of TLS to its servers: those of the first one that has it.
     pub fn tls_of_servers(&self) -> Option<Tls> {
         self.servers.iter().find_map(|server| server.tls.clone())
@@ -302,6 +292,14 @@ impl Upstream {
     pub fn check(&self) -> Result<(), String> {
         let has_tls = |server: &Server| server.tls.is_some();
         let wrong = match self.protocol {
+            Protocol::Http1 | Protocol::FastCgi
+                if self
+                    .active
+                    .as_ref()
+                    .is_some_and(|active| matches!(active.check, HealthCheck::Grpc { .. })) =>
+            {
+                "a health-check by gRPC needs protocol h2 or h2c"
+            }
             Protocol::Http1 => return Ok(()),
             Protocol::FastCgi if self.fastcgi.root.is_empty() => {
                 "protocol fastcgi needs fastcgi-root, the folder of the scripts"
@@ -312,8 +310,10 @@ impl Upstream {
             Protocol::FastCgi if self.send_proxy_protocol.is_some() => {
                 "send-proxy is not possible with protocol fastcgi: REMOTE_ADDR has the client's address"
             }
-            Protocol::FastCgi if self.active.is_some() => {
-                "health-check is not possible with protocol fastcgi: use failures"
+            Protocol::FastCgi
+                if self.active.as_ref().is_some_and(|active| active.check != HealthCheck::Tcp) =>
+            {
+                "with protocol fastcgi, only health-check tcp is possible"
             }
             Protocol::FastCgi => return Ok(()),
             Protocol::H2 { .. } if !self.servers.iter().all(has_tls) => {

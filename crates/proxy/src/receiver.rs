@@ -7,7 +7,7 @@ use flatout_engine::{Body, ExchangeKey, GuestKey, Lane, PooledPipe, Push, Respon
 use flatout_wire::Status;
 use tokio::sync::oneshot;
 
-use flatout_gateway::{AuthDecision, Finish, ResponseOrigin};
+use flatout_gateway::{AuthDecision, Finish, Redirection, ResponseOrigin};
 
 use crate::spool::{SpoolSetup, SpoolWriter};
 
@@ -52,6 +52,19 @@ impl WaitingClient {
     /// Passes on the head. Returns whether the rest of the body is wanted.
     fn answer(&mut self, mut response: Box<Response>, by: ResponseOrigin) -> bool {
         let was_pushed = matches!(response.body(), Body::Pushed);
+        let by = match by {
+            ResponseOrigin::Upstream => {
+                match self.finish.redirect(self.finish.clone(), self.exchange, &mut response) {
+                    Redirection::Nowhere => by,
+                    Redirection::Refused => ResponseOrigin::Here,
+                    Redirection::Taken => {
+                        self.phase = Phase::Over;
+                        return false;
+                    }
+                }
+            }
+            ResponseOrigin::Here => by,
+        };
         self.finish.finish(&mut response, by);
         let is_wanted = was_pushed && matches!(response.body(), Body::Pushed);
         self.phase = if is_wanted { Phase::Begun } else { Phase::Over };

@@ -1,18 +1,20 @@
 //! One server of an upstream, and whether it is up.
 
+mod ejection;
 mod marks;
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use flatout_engine::tls::{Channel, ClientPlan, Connector};
 use flatout_lane::clock;
 use flatout_lane::connect::Remote;
 
+pub use self::ejection::EjectionCounts;
 use self::marks::UNRESOLVED;
 pub use self::marks::{ServerMode, ServerState};
 use crate::hash::hash;
@@ -50,6 +52,8 @@ pub(crate) struct LiveServer {
     closed: AtomicU8,
     /// Its weight, which an operator may change.
     weight: AtomicU32,
+    /// How it compares with its siblings.
+    standing: Mutex<ejection::Standing>,
 }
 
 /// Prepares TLS to a server.
@@ -110,6 +114,7 @@ impl LiveServer {
             window_began_ns: AtomicU64::new(0),
             down_until_ns: AtomicU64::new(0),
             up_since_ns: AtomicU64::new(0),
+            standing: Mutex::default(),
         }
     }
 

@@ -67,8 +67,14 @@ impl LiveUpstream {
                     plan.servers.iter().map(stays).collect()
                 }
             };
+        let servers = servers?;
+        if plan.outliers.is_none() {
+            for server in &servers {
+                server.readmit();
+            }
+        }
         let has_lost_changes = has_changes && former.is_some_and(|it| it.plan.servers != plan.servers);
-        Ok(LiveUpstream { has_lost_changes, ..LiveUpstream::of(plan, servers?) })
+        Ok(LiveUpstream { has_lost_changes, ..LiveUpstream::of(plan, servers) })
     }
 
     fn of(plan: plan::Upstream, servers: Vec<Arc<LiveServer>>) -> LiveUpstream {

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::rc::{Rc, Weak};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use flatout_engine::{
     Carrier, ConnectionPermit, DetachedConnection, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Ready,
-    bug, say,
+    bug, request_random, say,
 };
 use flatout_lane::clock;
 use flatout_lane::poll::Wake;
@@ -50,7 +50,8 @@ pub struct WorkerChannels {
     pub(super) hub: Hub,
     pub(super) worker: usize,
     pub(super) ticker: Option<GuestKey>,
-    random: RandomState,
+    /// Where its random times come from.
+    random: [u64; 2],
     pub(super) state: RefCell<WorkerState>,
 }
 
@@ -152,7 +153,7 @@ impl WorkerChannels {
             // The guest's owner is a weak reference: the lane must not keep them alive.
             ticker: descriptor
                 .and_then(|descriptor| lane.register(descriptor, Rc::new(Ticker(me.clone())), TICKER).ok()),
-            random: RandomState::new(),
+            random: request_random(0),
             state: RefCell::default(),
         });
         if channels.ticker.is_none() {
@@ -181,7 +182,9 @@ impl WorkerChannels {
     pub(super) fn jittered(&self, from: Duration) -> Duration {
         let mut state = self.state.borrow_mut();
         state.random_count += 1;
-        let random = self.random.hash_one(state.random_count) % 1000;
+        let mut hasher = DefaultHasher::new();
+        (self.random, state.random_count).hash(&mut hasher);
+        let random = hasher.finish() % 1000;
         from + from.mul_f64(random as f64 / 1000.0)
     }
 

@@ -6,7 +6,7 @@ use flatout_load::{ErrorKind, Latency, Outcome};
 use crate::page::{self, document, escape, section};
 use crate::plot::{Line, Plot, Scale, Tick};
 use crate::unit::{count, round_time, time};
-use crate::{Measured, json, stages, text};
+use crate::{Measured, json, limit, stages, text};
 
 /// The table of stages.
 const STYLE: &str = ".scroll { overflow-x: auto; }
@@ -18,11 +18,14 @@ const STYLE: &str = ".scroll { overflow-x: auto; }
 pub fn html(measured: &Measured) -> String {
     let outcome = &measured.outcome;
     let url = escape(&measured.url);
-    let mut body = format!("<h1>{url}</h1>\n<p class=sub>{}</p>\n", machine(measured));
+    let origin = &measured.origin;
+    let made = format!("<code>{}</code><br>{}", escape(&origin.command), escape(&origin.date));
+    let mut body = format!("<h1>{url}</h1>\n<p class=sub>{made} · {}</p>\n", machine(measured));
     for warning in measured.warnings() {
         body.push_str(&format!("<p class=warning>{}</p>\n", escape(&warning)));
     }
     body.push_str(&cards(outcome));
+    body.push_str(&format!("<p>Limit: {}</p>\n", escape(&limit(measured).reason)));
     if outcome.elapsed.as_secs() > 1 {
         body.push_str(&section("Throughput over time", &throughput(outcome)));
     }

@@ -7,14 +7,18 @@ use flatout_load::{
 use flatout_trial::compare::Word;
 use serde_json::{Map, Value, json};
 
-use crate::{Measured, Opponent};
+use crate::{Measured, Opponent, limit};
 
 /// One object over several lines.
 pub fn json(measured: &Measured) -> String {
-    let outcome = &measured.outcome;
+    let (outcome, limit) = (&measured.outcome, limit(measured));
     let mut object = json!({
         "requests_per_s": outcome.requests_per_s(),
         "requests": outcome.requests,
+        "limit": { "who": limit.who, "reason": limit.reason },
+        "date": measured.origin.date,
+        "command": measured.origin.command,
+        "errors_sum": outcome.errors.sum(),
         "errors": errors(outcome),
         "statuses": statuses(outcome),
         "latency_ns": latency(&outcome.latency),

@@ -20,6 +20,7 @@ pub mod histogram;
 pub mod html;
 pub mod json;
 mod machine;
+mod origin;
 mod page;
 mod plot;
 pub mod require;
@@ -27,6 +28,7 @@ pub mod secret;
 mod stages;
 pub mod text;
 pub mod unit;
+mod verdict;
 
 use flatout_load::find_max::{RateStep, confirmed};
 use flatout_load::{Outcome, Plan};
@@ -35,6 +37,8 @@ use flatout_trial::compare::Verdict;
 use secret::{masked, value};
 
 pub use machine::Machine;
+pub use origin::ResultOrigin;
+pub use verdict::{Limit, limit};
 
 /// A measurement with everything that is reported with it.
 #[derive(Debug, Clone)]
@@ -53,6 +57,8 @@ pub struct Measured {
     pub comparison: Option<Opponent>,
     /// The machine.
     pub machine: Machine,
+    /// How and when it was made.
+    pub origin: ResultOrigin,
 }
 
 impl Measured {

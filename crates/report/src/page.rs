@@ -50,7 +50,9 @@ h1 { font-size: 1.4rem; margin: 0; overflow-wrap: anywhere; } h2 { font-size: 1.
 .card b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
 .card span { color: var(--dim); font-size: .85rem; }
 svg { width: 100%; height: auto; } svg text { fill: var(--dim); font: 12px system-ui, sans-serif; }
-@media (max-width: 40rem) { .plot { overflow-x: auto; } .plot svg { min-width: 34rem; } .plot svg text { font-size: 17px; } }
+.sub code { overflow-wrap: anywhere; } .plot .narrow { display: none; }
+@media (max-width: 40rem) { main { padding: 1rem .8rem; } .plot .narrow { display: block; } .plot .wide { display: none; }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; } }
 .grid { stroke: var(--line); } .line { fill: none; stroke-width: 2; }
 .one { stroke: var(--one); fill: var(--one); } .two { stroke: var(--two); fill: var(--two); } .line { fill: none; }
 @media print { body { font-size: 11pt; } section, .rung, tr, .card { break-inside: avoid; } h2 { break-after: avoid; }

@@ -34,8 +34,11 @@ pub(crate) struct Tick {
     pub(crate) text: String,
 }
 
-/// The size of the frame, and the margins around the lines.
-const WIDTH: f64 = 900.0;
+/// The widths of the frame: for a desk, and for a phone, whose page shows the other picture.
+const WIDE: f64 = 900.0;
+const NARROW: f64 = 400.0;
+
+/// The height of the frame, and the margins around the lines.
 const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 90.0;
 const RIGHT: f64 = 20.0;
@@ -52,29 +55,37 @@ const LOG_MARKS_MAX: usize = 8;
 /// Width reserved for the text of a mark; overlapping ones are omitted.
 const TICK_WIDTH: f64 = 76.0;
 
+/// Width of a line's name.
+const LEGEND_WIDTH: f64 = 150.0;
+
 /// Lines with fewer points show each of them.
 const DOTS_MAX: usize = 20;
 
 impl Plot {
     pub(crate) fn svg(&self) -> String {
+        format!("<div class=plot>{}{}</div>", self.picture("wide", WIDE), self.picture("narrow", NARROW))
+    }
+
+    /// The picture in a frame of this width.
+    fn picture(&self, class: &str, width: f64) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let x_max = points().map(|point| point.0).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
         let x_min = points().map(|point| point.0).fold(x_max, f64::min);
         let marks = self.y_scale.marks(points().map(|point| point.1));
         let (y_min, y_max) = (marks[0], marks[marks.len() - 1]);
         let x = |value: f64| {
-            LEFT + (value - x_min) / (x_max - x_min).max(f64::MIN_POSITIVE) * (WIDTH - LEFT - RIGHT)
+            LEFT + (value - x_min) / (x_max - x_min).max(f64::MIN_POSITIVE) * (width - LEFT - RIGHT)
         };
         let y =
             |value: f64| HEIGHT - BOTTOM - self.y_scale.share(value, y_min, y_max) * (HEIGHT - TOP - BOTTOM);
-        let mut svg = format!("<div class=plot><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=img>\n");
+        let mut svg = format!("<svg class={class} viewBox=\"0 0 {width} {HEIGHT}\" role=img>\n");
         for value in marks {
             let text = if value == 0.0 { "0".to_owned() } else { escape(&(self.y_text)(value)) };
             let at = y(value);
             svg.push_str(&format!(
                 "<line class=grid x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/><text x=\"{}\" y=\"{:.1}\" \
                  text-anchor=end>{text}</text>\n",
-                WIDTH - RIGHT,
+                width - RIGHT,
                 LEFT - 8.0,
                 at + 4.0
             ));
@@ -82,7 +93,7 @@ impl Plot {
         let mut free_from = f64::MIN;
         for tick in self.x_ticks.iter().filter(|tick| (x_min..=x_max).contains(&tick.at)) {
             // A mark at the right end stays inside the frame.
-            let (at, text) = (x(tick.at).min(WIDTH - TICK_WIDTH / 2.0), escape(&tick.text));
+            let (at, text) = (x(tick.at).min(width - TICK_WIDTH / 2.0), escape(&tick.text));
             if at < free_from {
                 continue;
             }
@@ -95,7 +106,7 @@ impl Plot {
         for (index, line) in self.lines.iter().enumerate() {
             let path: Vec<String> =
                 line.points.iter().map(|point| format!("{:.1},{:.1}", x(point.0), y(point.1))).collect();
-            let (class, name, at) = (line.class, escape(line.name), LEFT + 220.0 * index as f64);
+            let (class, name, at) = (line.class, escape(line.name), LEFT + LEGEND_WIDTH * index as f64);
             svg.push_str(&format!("<polyline class=\"line {class}\" points=\"{}\"/>\n", path.join(" ")));
             for point in line.points.iter().filter(|_| line.points.len() < DOTS_MAX) {
                 let (x, y) = (x(point.0), y(point.1));
@@ -106,7 +117,7 @@ impl Plot {
                 at + 10.0
             ));
         }
-        svg.push_str("</svg></div>");
+        svg.push_str("</svg>");
         svg
     }
 }

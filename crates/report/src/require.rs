@@ -200,7 +200,7 @@ pub fn markdown(measured: &Measured, checks: &[Check]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::{Read, Write as _};
     use std::sync::atomic::AtomicBool;
 
@@ -210,7 +210,7 @@ mod tests {
     use crate::Machine;
 
     /// 40 requests to a server that responds to every tenth with 404.
-    fn measured() -> Measured {
+    pub(crate) fn measured() -> Measured {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/a", listener.local_addr().unwrap());
         std::thread::spawn(move || {
@@ -233,7 +233,17 @@ mod tests {
         let outcome = run(&plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
         assert_eq!(outcome.requests, 40);
         let machine = Machine::here();
-        Measured { plan, url, outcome, trials: Vec::new(), steps: Vec::new(), comparison: None, machine }
+        let origin = crate::ResultOrigin::default();
+        Measured {
+            plan,
+            url,
+            outcome,
+            trials: Vec::new(),
+            steps: Vec::new(),
+            comparison: None,
+            machine,
+            origin,
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use flatout_load::{Agreed, Arrival, ErrorKind, Latency, Outcome, Pacing, Plan, S
 use flatout_trial::compare::{Verdict, Word};
 
 use crate::unit::{bytes, count, round_time, time};
-use crate::{Measured, Opponent, histogram, stages};
+use crate::{Measured, Opponent, histogram, limit, stages};
 
 /// Columns of the widest bar of a plot.
 const BAR_COLUMNS: f64 = 40.0;
@@ -23,6 +23,7 @@ const LONG: &[f64] = &[10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99
 pub fn text(measured: &Measured, detailed: bool) -> String {
     let (plan, outcome) = (&measured.plan, &measured.outcome);
     let mut out = String::new();
+    verdict(&mut out, measured);
     headline(&mut out, measured);
     latencies(&mut out, outcome, if detailed { LONG } else { SHORT });
     let _ = writeln!(out, "  Latency histogram");
@@ -49,6 +50,21 @@ pub fn sparkline(values: &[f64]) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let max = values.iter().copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
     values.iter().map(|value| BLOCKS[((value / max * 7.0).round() as usize).min(7)]).collect()
+}
+
+/// What most readers want to know: how many, how fast, how many errors, and who was the limit.
+fn verdict(out: &mut String, measured: &Measured) {
+    let outcome = &measured.outcome;
+    let what = if measured.plan.subscribe.is_some() { "messages/s" } else { "requests/s" };
+    let [p50, p99] = [50.0, 99.0].map(|percent| time(outcome.latency.percentile(percent) as f64));
+    let errors = match outcome.errors.sum() {
+        0 => "no errors".to_owned(),
+        1 => "1 error".to_owned(),
+        sum => format!("{} errors", count(sum)),
+    };
+    let rate = count(outcome.requests_per_s().round() as u64);
+    let _ = writeln!(out, "{rate} {what}   p50 {p50}   p99 {p99}   {errors}");
+    let _ = writeln!(out, "limit: {}\n", limit(measured).reason);
 }
 
 fn headline(out: &mut String, measured: &Measured) {

@@ -6,7 +6,7 @@ use flatout_admin::Action;
 use flatout_admin::upstreams::UPSTREAM_PATH;
 use flatout_cache::Purge;
 use flatout_engine::{Address, Handle, say};
-use flatout_proxy::Figures;
+use flatout_proxy::{Figures, Server, ServerChanges};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::addresses::Numbers;
@@ -78,12 +78,16 @@ impl Control {
             action("/reload", |control, _| {
                 let _turn = control.turns.take()?;
                 // Whoever has asked gets the message; the log of the server has it too.
-                control.reload().inspect(|message| say(format_args!("{message}"))).inspect_err(|why| {
-                    flatout_engine::report(
-                        flatout_engine::Severity::Error,
-                        format_args!("not reloaded, the old configuration stays in use: {why}"),
-                    );
-                })
+                control
+                    .reload()
+                    .map_err(|failure| failure.to_string())
+                    .inspect(|message| say(format_args!("{message}")))
+                    .inspect_err(|why| {
+                        flatout_engine::report(
+                            flatout_engine::Severity::Error,
+                            format_args!("not reloaded, the old configuration stays in use: {why}"),
+                        );
+                    })
             }),
             action("/purge", |control, what| {
                 let _turn = control.turns.take()?;
@@ -191,19 +195,34 @@ impl Control {
         UpstreamCommands { proxy, figures: running.figures.as_ref(), journal }.run(command)
     }
 
+    /// The same, for code of this process.
+    pub(crate) fn reload_in_turn(&self) -> Result<String, Failure> {
+        let _turn = self.turns.take().map_err(Failure::Run)?;
+        self.reload()
+    }
+
+    /// Replaces the servers of an upstream.
+    pub(crate) fn set_servers(&self, upstream: &str, servers: &[Server]) -> Result<ServerChanges, String> {
+        let _turn = self.turns.take()?;
+        // Not while a reload opens the same upstreams: it would lose the change.
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = running.as_ref().ok_or("the server has not started yet")?;
+        running.live.opened().proxy.set_servers(upstream, servers)
+    }
+
     /// Reads the configuration again and applies it. Returns what happened, or why the old plan stays.
-    fn reload(&self) -> Result<String, String> {
+    fn reload(&self) -> Result<String, Failure> {
         let Some(file) = self.source.name() else {
-            return Err(
-                "there is no file to read again; restart the server to change its settings".to_owned()
-            );
+            return Err(Failure::Usage(
+                "there is no file to read again; restart the server to change its settings".to_owned(),
+            ));
         };
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let running = running.as_mut().ok_or("the server has not started yet")?;
-        let mut checked = self.source.checked()?;
-        checked.number(&self.numbers).map_err(|failure| failure.to_string())?;
-        let Changed { added, removed } =
-            running.change(&mut checked).map_err(|failure| failure.to_string())?;
+        let not_started = || Failure::Run("the server has not started yet".to_owned());
+        let running = running.as_mut().ok_or_else(not_started)?;
+        let mut checked = self.source.checked().map_err(Failure::Usage)?;
+        checked.number(&self.numbers)?;
+        let Changed { added, removed } = running.change(&mut checked, self.source.owns_servers())?;
         let parts = Parts::of(checked.plan());
         let differences = std::mem::replace(&mut running.parts, parts).until(&running.parts);
         let sites = &checked.plan().sites;
@@ -233,7 +252,7 @@ impl Control {
 
 impl Running {
     /// Changes to another plan, or changes nothing: everything that can fail comes first.
-    fn change(&self, checked: &mut Checked) -> Result<Changed, Failure> {
+    fn change(&self, checked: &mut Checked, owns_servers: bool) -> Result<Changed, Failure> {
         checked.check_change(&self.restart).map_err(Failure::Usage)?;
         // A part of the plan that is not named here would be forgotten by reloads.
         let Plan {
@@ -270,7 +289,7 @@ impl Running {
             secure.commit();
         }
         checked.plan().messages.apply();
-        for upstream in opened.proxy.lost_changes() {
+        for upstream in opened.proxy.lost_changes().filter(|_| !owns_servers) {
             upstream_state::say_replaced(upstream);
         }
         let proxy = opened.proxy.clone();

@@ -18,9 +18,11 @@ mod bus;
 mod certificates;
 mod changes;
 mod control;
+mod examine;
 mod failure;
 pub mod live;
 mod observe;
+mod operator;
 mod plan;
 pub mod prerender;
 pub mod secure;
@@ -52,7 +54,9 @@ pub mod simulation {
 
 pub use acme_plan::{Issue, LISTEN_DEFAULT};
 pub use addresses::{Numbers, SiteListen};
+pub use examine::{Lack, examine};
 pub use failure::Failure;
+pub use operator::Operator;
 pub use plan::{AcmePart, Checked, Invalid, Plan, SecurePart, Source};
 pub use prerender::PrerenderPlan;
-pub use start::{Started, Welcome, examine, start};
+pub use start::{Started, Welcome, start};

@@ -10,6 +10,7 @@ use flatout_observe::metrics::{Metrics, ServerSource, Source};
 use flatout_observe::observed::{Observers, Sites};
 use flatout_proxy::Figures;
 use flatout_push::Hub;
+use flatout_site::{ListedRoute, ListedSite};
 
 use crate::Failure;
 use crate::live::Live;
@@ -83,6 +84,21 @@ impl BoundObserver {
     }
 }
 
+/// What is served now.
+fn sites(live: &Live) -> Vec<admin::Site> {
+    let route = |route: &ListedRoute| admin::Route {
+        name: route.name.clone(),
+        action: route.action.clone(),
+        rules: route.rules.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    let site = |site: &ListedSite| admin::Site {
+        name: site.name.clone(),
+        hosts: site.hosts.clone(),
+        routes: site.routes.iter().map(route).collect(),
+    };
+    live.opened().sites.listed().iter().map(site).collect()
+}
+
 impl Observing {
     /// The observers that wrap each worker's service.
     pub(crate) fn observers(&self) -> Observers {
@@ -119,13 +135,20 @@ impl Observing {
     }
 
     /// Starts the admin listener of a running server. Returns its addresses.
-    pub(crate) fn start(&mut self, server: &Server, version: &str) -> Result<Vec<Address>, Failure> {
+    pub(crate) fn start(
+        &mut self,
+        server: &Server,
+        live: &Live,
+        version: &str,
+    ) -> Result<Vec<Address>, Failure> {
         let (Some(bound), Some(metrics)) = (self.admin.take(), &self.observers.metrics) else {
             return Ok(Vec::new());
         };
         let thread_name = flatout_engine::Plan::default().thread_name;
         metrics.add(Arc::new(ServerSource::new(server.handle(), thread_name)));
+        let live = live.clone();
         let admin = bound.start(admin::View {
+            sites: Some(Arc::new(move || sites(&live))),
             metrics: metrics.clone(),
             handle: server.handle(),
             thread_name: thread_name.to_owned(),

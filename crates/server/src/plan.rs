@@ -120,6 +120,11 @@ pub trait Source: Send + Sync {
 
     /// What is read, for messages; `None` if it is always the same.
     fn name(&self) -> Option<String>;
+
+    /// Whether it also changes the servers of running upstreams: its next plan replaces these changes without a message.
+    fn owns_servers(&self) -> bool {
+        false
+    }
 }
 
 /// A plan that a server can be made of, unless the machine refuses: files, addresses, users.
@@ -168,7 +173,9 @@ impl Plan {
     pub fn is_secure(&self) -> bool {
         let of_sites = self.site_secure.iter().flatten();
         let has_own = |profile: &Profile| !profile.identities.is_empty();
-        !self.secure.identities.is_empty() || self.issue.is_any() || of_sites.into_iter().any(has_own)
+        // Also without a certificate, if one is awaited: a reload may bring the first.
+        let has_usual = !self.secure.identities.is_empty() || !self.secure.awaited.is_empty();
+        has_usual || self.issue.is_any() || of_sites.into_iter().any(has_own)
     }
 
     /// Checks everything that can be known without opening certificates and folders.
@@ -267,11 +274,16 @@ impl Checked {
     /// # Errors
     /// The process has had too many addresses.
     pub fn number(&mut self, numbers: &Numbers) -> Result<(), Failure> {
+        let is_one_folder = self.is_one_folder();
         let Checked { plan, listens } = self;
         *listens = addresses::place(plan, &numbers.addresses).map_err(|invalid| match invalid {
             Invalid::Value(message) | Invalid::Address(_, message) => Failure::Usage(message),
             _ => Failure::Usage("listen: the addresses cannot be used".to_owned()),
         })?;
+        if is_one_folder {
+            // Its requests are not noted: they have the first number, as those of no site.
+            return Ok(());
+        }
         for site in &mut plan.sites.sites {
             site.number = numbers.sites.number(&site.name);
         }

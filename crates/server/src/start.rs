@@ -11,7 +11,6 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use flatout_cache::Cache;
-use flatout_engine::tls::Acceptor;
 use flatout_engine::{Address, Handle, Server};
 use flatout_observe::metrics::{self, TlsSource};
 use flatout_observe::observed;
@@ -30,7 +29,7 @@ use crate::plan::{Checked, Plan, Source};
 use crate::secure::{Before, HttpChallenges, SecurePort};
 use crate::upgrade::{ListenerOwner, Predecessor, Successor};
 use crate::worker::{Site, WorkerService};
-use crate::{Failure, prerender, signals, upstream_state};
+use crate::{Failure, Operator, prerender, signals, upstream_state};
 
 /// Starts a server, which this process serves until a signal ends it. `version` is that of the program, for the live page.
 ///
@@ -272,7 +271,7 @@ impl Joined {
             sharing,
             figures,
         });
-        let admin = observing.start(&server, version)?;
+        let admin = observing.start(&server, &live, version)?;
         let former = Predecessor {
             server: server.handle(),
             admin: observing.admin(),
@@ -296,6 +295,11 @@ impl Joined {
 }
 
 impl Started {
+    /// Changes it while it runs.
+    pub fn operator(&self) -> Operator {
+        Operator::of(&self.control)
+    }
+
     /// Serves until a signal ends it, or another process has taken over. Without `welcome`, a single line is written to
     /// stderr, which programs wait for.
     ///
@@ -356,34 +360,24 @@ pub(crate) fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Res
     Ok(Opened { sites: opened, proxy, hub: hub.clone(), cache, prerender })
 }
 
-/// Checks what only this machine can tell, without changing anything: its certificates and folders.
-///
-/// # Errors
-/// Why a server with this plan would not start.
-pub fn examine(checked: &Checked) -> Result<(), Failure> {
-    if checked.plan().is_secure() {
-        let (secure, selector) = checked.plan().tls();
-        Acceptor::open_with(secure, selector).map_err(Failure::Usage)?;
-    }
-    check_folders(checked)
-}
-
 /// Finds missing folders before anything is bound. Permissions are not checked yet: on a network file system root may
 /// have fewer rights than the serving user.
 fn check_folders(checked: &Checked) -> Result<(), Failure> {
-    for folder in &checked.plan().sites.folders {
+    missing_folders(&checked.plan().sites).next().map_or(Ok(()), |(_, failure)| Err(failure))
+}
+
+/// The folders that do not exist, with their index and why a server does not start.
+pub(crate) fn missing_folders(sites: &flatout_site::plan::Plan) -> impl Iterator<Item = (usize, Failure)> {
+    sites.folders.iter().enumerate().filter_map(|(at, folder)| {
         let root = folder.root.display().to_string();
         match std::fs::metadata(&folder.root) {
             Ok(found) if !found.is_dir() => {
-                return Err(cannot_read(&root, None, &ErrorKind::NotADirectory.into()));
+                Some((at, cannot_read(&root, None, &ErrorKind::NotADirectory.into())))
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(cannot_read(&root, None, &error));
-            }
-            _ => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => Some((at, cannot_read(&root, None, &error))),
+            _ => None,
         }
-    }
-    Ok(())
+    })
 }
 
 fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {

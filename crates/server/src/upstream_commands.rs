@@ -210,11 +210,12 @@ impl UpstreamCommands<'_> {
                     figures.as_ref().map_or("-".to_owned(), |it| of(it).to_string())
                 };
                 let backup = if server.server.backup { ", backup" } else { "" };
+                let why = server.ejection.map(|why| format!(" ({why})")).unwrap_or_default();
                 rows.push(vec![
                     state.name.clone(),
                     server.label.clone(),
                     server.server.weight.to_string(),
-                    format!("{}{backup}", server.state.name()),
+                    format!("{}{why}{backup}", server.state.name()),
                     count(|it| it.active),
                     count(|it| it.open),
                     self.journal.shown(&state.name, &server.label).trim().to_owned(),

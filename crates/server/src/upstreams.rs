@@ -28,7 +28,14 @@ impl admin::UpstreamSource for Upstreams {
         let of = |upstream: flatout_proxy::UpstreamState| {
             let server = |it: ServerStatus| {
                 let figures = self.figures.server(&upstream.name, &it.label);
-                ServerSnapshot { address: it.label, state: it.state, figures }
+                ServerSnapshot {
+                    address: it.label,
+                    state: it.state,
+                    why: it.ejection.map(|reason| reason.to_string()),
+                    ejections: it.ejections,
+                    is_checked: upstream.is_checked,
+                    figures,
+                }
             };
             let servers = upstream.servers.into_iter().map(server).collect();
             UpstreamSnapshot { figures: self.figures.upstream(&upstream.name), servers, name: upstream.name }
@@ -61,6 +68,7 @@ fn label(state: ServerState) -> &'static str {
         ServerState::NoAddress => "no_address",
         ServerState::Draining => "draining",
         ServerState::SetDown => "set_down",
+        ServerState::Ejected => "ejected",
     }
 }
 
@@ -97,6 +105,10 @@ fn families(upstreams: &[UpstreamSnapshot], into: &mut Vec<Family>) {
     let counter = |name, help| Family::new(name, Kind::Counter, help);
     let mut states =
         gauge("flatout_upstream_server_state", "1 for the current state of a server, 0 for the others");
+    let mut ejections = counter(
+        "flatout_upstream_ejections",
+        "How often a server paused because it stood out from its siblings, by reason",
+    );
     let mut active = gauge("flatout_upstream_active_requests", "Requests that a server is serving");
     let mut connections = gauge("flatout_upstream_connections", "Open connections to a server");
     let mut requests = counter("flatout_upstream_requests", "Requests sent to a server");
@@ -126,6 +138,10 @@ fn families(upstreams: &[UpstreamSnapshot], into: &mut Vec<Family>) {
                 let is_it = Value::Count(u64::from(server.state == state));
                 states.add(&[of_upstream, of_server, ("state", label(state))], is_it);
             }
+            let counts = server.ejections;
+            for (reason, count) in [("errors", counts.errors), ("time", counts.time)] {
+                ejections.add(&[of_upstream, of_server, ("reason", reason)], Value::Count(count));
+            }
             let figures = &server.figures;
             let busy = figures.open.saturating_sub(figures.idle);
             for (state, count) in [("active", busy), ("idle", figures.idle)] {
@@ -154,6 +170,7 @@ fn families(upstreams: &[UpstreamSnapshot], into: &mut Vec<Family>) {
     }
     into.extend([
         states,
+        ejections,
         active,
         connections,
         requests,

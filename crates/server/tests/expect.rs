@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use flatout_engine::{Address, Plan, Server, start};
-use flatout_proxy::{self as proxy, Forward, Proxy, Resolver, Upstream, Watch};
+use flatout_proxy::{self as proxy, BufferRequests, Forward, Proxy, Resolver, Upstream, Watch};
 use flatout_push::{self as push, Hub};
 use flatout_server::live::{Live, Opened};
 use flatout_site as site;
@@ -106,7 +106,7 @@ impl Sites {
                     response_fields: Vec::new(),
                 });
             }
-            let buffered = Forward { buffer_requests: true, ..Forward::to(0) };
+            let buffered = Forward { buffer_requests: BufferRequests::All, ..Forward::to(0) };
             let channels = push::Plan {
                 prefix: format!("/{guard}/push"),
                 publish_token: Some("secret".to_owned()),

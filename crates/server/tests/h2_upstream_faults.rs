@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_engine::{Address as Bound, Plan, Reply, Request, Response, Service, start};
-use flatout_proxy::{Active, Address, Protocol, Server, Tls, Upstream};
+use flatout_proxy::{Active, Address, HealthCheck, Protocol, Server, Tls, Upstream};
 use flatout_wire::h2::PREFACE;
 use h2::server::Builder;
 use secure::Certified;
@@ -198,12 +198,11 @@ fn health_checks_use_the_protocol_of_the_server() {
         async move { respond(&mut received.respond, if is_good { 200 } else { 503 }, "x") }
     });
     let active = Active {
-        path: "/health".to_owned(),
+        check: HealthCheck::http("/health", 200..=299),
         interval: Duration::from_millis(30),
         time_max: Duration::from_secs(10),
         rise: 1,
         fall: 1,
-        statuses: 200..=299,
     };
     let proxy = Running::to(Upstream { active: Some(active), ..served.upstream() });
     let wait_for = |expected: &str| {
@@ -215,6 +214,52 @@ fn health_checks_use_the_protocol_of_the_server() {
     };
     wait_for("502");
     is_well.store(true, Ordering::SeqCst);
+    wait_for("200");
+}
+
+#[test]
+fn health_checks_by_grpc_ask_about_a_service() {
+    let is_serving = Arc::new(AtomicBool::new(false));
+    let told = is_serving.clone();
+    let served = serving(Builder::new(), None, move |mut received: ReceivedRequest| {
+        let is_serving = told.load(Ordering::SeqCst);
+        async move {
+            if received.request.uri().path() != "/grpc.health.v1.Health/Check" {
+                return respond(&mut received.respond, 200, "x");
+            }
+            let fields = received.request.headers();
+            let is_call = received.request.method() == "POST"
+                && fields["content-type"] == "application/grpc"
+                && fields["te"] == "trailers";
+            let message = received.request.into_body().data().await;
+            let is_about_it =
+                message.is_some_and(|data| data.is_ok_and(|data| *data == b"\0\0\0\0\x04\x0a\x02db"[..]));
+            let head = http::Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+            let Ok(mut stream) = received.respond.send_response(head, false) else { return };
+            let status = if is_serving && is_call && is_about_it { 1 } else { 2 };
+            let _ = stream.send_data(vec![0, 0, 0, 0, 2, 8, status].into(), false);
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("grpc-status", "0".parse().unwrap());
+            let _ = stream.send_trailers(trailers);
+        }
+    });
+    let active = Active {
+        check: HealthCheck::Grpc { service: "db".to_owned() },
+        interval: Duration::from_millis(30),
+        time_max: Duration::from_secs(10),
+        rise: 1,
+        fall: 1,
+    };
+    let proxy = Running::to(Upstream { active: Some(active), ..served.upstream() });
+    let wait_for = |expected: &str| {
+        let began = Instant::now();
+        while status(&proxy, last("/")) != expected {
+            assert!(began.elapsed() < Duration::from_secs(30), "{expected}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_for("502");
+    is_serving.store(true, Ordering::SeqCst);
     wait_for("200");
 }
 

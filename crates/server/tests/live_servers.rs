@@ -213,6 +213,36 @@ fn requests_of_a_server_that_is_set_down_go_to_others_if_that_is_safe() {
 }
 
 #[test]
+fn two_operators_change_the_same_server_at_once() {
+    let (first, second) = (Backend::start(), Backend::start());
+    let running = Running::to(among(&[&first, &second]));
+    let servers = [server(&first), server(&second)];
+    let address = at(&first);
+    std::thread::scope(|scope| {
+        for mode in [ServerMode::Draining, ServerMode::Serving, ServerMode::SetDown] {
+            let (proxy, address) = (running.proxy.clone(), &address);
+            scope.spawn(move || {
+                for weight in 1..200 {
+                    proxy.set_mode("t", address, mode).unwrap();
+                    proxy.set_weight("t", address, weight).unwrap();
+                }
+            });
+        }
+        for _ in 0..50 {
+            assert!(running.all(last("/")).starts_with("HTTP/1.1 200"), "the other one serves");
+            running.proxy.set_servers("t", &servers).unwrap();
+        }
+    });
+    running.proxy.set_mode("t", &address, ServerMode::Serving).unwrap();
+    let state = running.proxy.state("t").unwrap();
+    assert_eq!((state.servers.len(), state.servers[0].mode), (2, ServerMode::Serving));
+    until("both serve", || {
+        running.all(last("/"));
+        [&first, &second].iter().all(|backend| !backend.requests.lock().unwrap().is_empty())
+    });
+}
+
+#[test]
 fn tunnels_outlive_a_drain_and_a_removal() {
     let [first, second] = [Backend::start(), Backend::start()];
     let forward = Forward { upgrade: vec!["echo".to_owned()], ..Forward::to(0) };
@@ -330,12 +360,11 @@ fn health_checks_and_names_follow_servers_that_are_added() {
         }
     });
     let active = proxy::Active {
-        path: "/health".to_owned(),
+        check: proxy::HealthCheck::http("/health", 200..=299),
         interval: Duration::from_millis(100),
         time_max: Duration::from_secs(10),
         rise: 1,
         fall: 2,
-        statuses: 200..=299,
     };
     let running = Running::to(Upstream { active: Some(active), ..among(&[&first]) });
     let bad = proxy::Server::new(proxy::Address::Socket(bad));

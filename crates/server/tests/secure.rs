@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use flatout_engine::Limits;
-use flatout_proxy::{Active, Address, Forward, Server, Tls, Upstream};
+use flatout_proxy::{Active, Address, Forward, HealthCheck, Server, Tls, Upstream};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
@@ -320,12 +320,11 @@ fn health_checks_use_tls() {
     let mut upstream = authority.to(bad);
     upstream.servers.extend(authority.to(good).servers);
     upstream.active = Some(Active {
-        path: "/health".to_owned(),
+        check: HealthCheck::http("/health", 200..=299),
         interval: Duration::from_millis(50),
         time_max: Duration::from_secs(10),
         rise: 1,
         fall: 1,
-        statuses: 200..=299,
     });
     let server = Running::to(upstream);
     while asked.load(Ordering::Relaxed) < 3 {

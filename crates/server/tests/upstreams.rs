@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use flatout_engine::Limits;
 use flatout_proxy::{
-    Active, Address, Balance, Forward, Host, Key, Passive, ProxyProtocol, Resolver, Server, Upstream,
+    Active, Address, Balance, Forward, HealthCheck, Host, Key, Passive, ProxyProtocol, Resolver, Server,
+    ServerState, Upstream,
 };
 use support::{Running, body_of, last, read_request, rest, upstream};
 
@@ -145,12 +146,11 @@ fn a_server_that_is_not_well_gets_nothing() {
     let servers = [named("sick", is_well.clone()), named("well", well())]
         .map(|address| Server::new(Address::Socket(address)));
     let active = Active {
-        path: "/health".to_owned(),
+        check: HealthCheck::http("/health", 200..=299),
         interval: Duration::from_millis(30),
         time_max: Duration::from_secs(10),
         rise: 2,
         fall: 2,
-        statuses: 200..=299,
     };
     let proxy = Running::to(Upstream { active: Some(active), ..Upstream::new("t", servers.into()) });
     let sees = |name: &str| (0..6).any(|_| body_of(&proxy.all(last("/"))) == name);
@@ -159,6 +159,52 @@ fn a_server_that_is_not_well_gets_nothing() {
     wait_until("the sick one is left alone", || !sees("sick"));
     is_well.store(true, Ordering::SeqCst);
     wait_until("and is asked again when it is well", || sees("sick"));
+}
+
+#[test]
+fn health_checks_look_at_bodies_and_connections() {
+    // Two servers that respond alike, with another name in the body; chunked, and until the end of the connection.
+    let chunked = upstream(|_, mut stream| {
+        while read_request(&mut stream).is_some() {
+            let answer =
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nrea\r\n6\r\ndy one\r\n0\r\n\r\n";
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let until_end = upstream(|_, mut stream| {
+        read_request(&mut stream);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nready two");
+    });
+    let starting = named("starting", well());
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let check = |body: &str| HealthCheck::Http {
+        path: "/health".to_owned(),
+        statuses: vec![200..=200, 404..=404],
+        body: body.to_owned(),
+    };
+    for (check, servers, bad) in [
+        (check("ready"), vec![chunked, until_end, starting], vec![2]),
+        (check("two"), vec![chunked, until_end], vec![0]),
+        (HealthCheck::Tcp, vec![starting, nobody], vec![1]),
+    ] {
+        let active = Active {
+            check,
+            interval: Duration::from_millis(30),
+            time_max: Duration::from_secs(10),
+            rise: 1,
+            fall: 1,
+        };
+        let servers = servers.into_iter().map(|address| Server::new(Address::Socket(address))).collect();
+        let proxy = Running::to(Upstream { active: Some(active), ..Upstream::new("t", servers) });
+        let down = || {
+            let servers = proxy.proxy.state("t").unwrap().servers;
+            let down = servers.iter().enumerate().filter(|(_, server)| server.state == ServerState::Down);
+            down.map(|(at, _)| at).collect::<Vec<_>>()
+        };
+        wait_until("the bad one is down", || down() == bad);
+    }
 }
 
 /// A name server that knows one name, with this TTL in seconds, and counts the queries.

@@ -36,6 +36,7 @@ impl Uses {
             Variable::Path | Variable::WantsPage => Uses::PATH,
             Variable::Capture(_) | Variable::NamedCapture(_) => Uses::PATH.and(Uses::CAPTURES),
             Variable::Client
+            | Variable::ForwardedFor
             | Variable::Peer
             | Variable::CrawlerVerification
             | Variable::Scheme
@@ -51,7 +52,9 @@ impl Uses {
             Variable::Status
             | Variable::ResponseHeader(_)
             | Variable::CacheOutcome
-            | Variable::UpstreamStatus => Uses::RESPONSE,
+            | Variable::UpstreamStatus
+            | Variable::ResponseCookie(_)
+            | Variable::Body => Uses::RESPONSE,
             Variable::Map(at) => tables.uses_of_map(*at),
             Variable::Set(at) => tables.uses_of_set(*at),
             Variable::Host

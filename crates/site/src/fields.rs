@@ -8,9 +8,9 @@ use regex::bytes::Regex;
 use super::fault::{Fault, Place};
 use super::late::FieldValue;
 use super::maps::TableCounts;
-use super::plan::{FieldChange, FieldRule, Template, When};
+use super::plan::{FieldChange, FieldRule, Template, Variable, When};
 use super::render::{Paths, Text, View};
-use flatout_gateway::ResponseOrigin;
+use flatout_gateway::{PARAM, ResponseOrigin};
 
 /// Fields of the connection and of framing, which belong to the engine and the proxy.
 const NOT_OURS: [&str; 10] = [
@@ -71,6 +71,9 @@ impl FieldRules {
         counts: TableCounts,
         place: Place,
     ) -> Result<FieldRules, Fault> {
+        if let Some(param) = rules.iter().find(|rule| rule.name.starts_with(PARAM)) {
+            return Err(place.fault(format!("`{}` is not a valid field name", param.name)));
+        }
         FieldRules::with(rules, |template| Text::of_response(template, expression, counts, place), place)
     }
 
@@ -82,7 +85,7 @@ impl FieldRules {
         let mut all = FieldRules::default();
         for rule in rules {
             let name = &rule.name;
-            if !is_token(name.as_bytes()) {
+            if !is_token(name.strip_prefix(PARAM).unwrap_or(name).as_bytes()) {
                 return Err(place.fault(format!("`{name}` is not a valid field name")));
             }
             if NOT_OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
@@ -110,6 +113,8 @@ impl FieldRules {
             }
             all.rules.push(Rule { name: name.clone(), change, when: rule.when });
         }
+        // The proxy looks for them at the start.
+        all.rules.sort_by_key(|rule| !rule.name.starts_with(PARAM));
         Ok(all)
     }
 
@@ -120,6 +125,12 @@ impl FieldRules {
     /// Whether all changes are the same for every request.
     pub(crate) fn is_constant(&self) -> bool {
         self.rules.iter().all(|rule| rule.text().is_none_or(|text| text.constant().is_some()))
+    }
+
+    /// Whether a value has the request's body in it.
+    pub(crate) fn uses_body(&self) -> bool {
+        let of_text = |text: &Text| text.variables().any(|variable| *variable == Variable::Body);
+        self.rules.iter().filter_map(Rule::text).any(of_text)
     }
 
     pub(crate) fn uses_captures(&self) -> bool {
@@ -235,6 +246,7 @@ mod tests {
                 is_from_proxy: false,
             },
             peer: None,
+            body: b"",
             user: b"a\r\nb",
             certificate: None,
             captured: &Captures::default(),

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use flatout_engine::Response;
+use flatout_engine::{ExchangeKey, Response};
 use tokio::sync::oneshot;
 
 use super::compiled::ResponseRules;
@@ -11,7 +11,8 @@ pub(crate) use super::late::BlockNeeds;
 use super::late::FieldValue;
 use super::page_request::PageRequest;
 use super::plan::Expires;
-use flatout_gateway::{Finish, ResponseOrigin, Stored};
+use super::upstream_redirect::{RedirectRequest, apply_kept, forget_private};
+use flatout_gateway::{Finish, Redirection, ResponseOrigin, Stored};
 use flatout_lane::clock;
 use flatout_observe::observed::Notes;
 
@@ -22,6 +23,8 @@ pub(crate) struct Finisher {
     /// The values of field rules, if they differ between requests.
     values: Vec<FieldValue>,
     blocks: Vec<BlockNeeds>,
+    /// What takes the place of texts in bodies.
+    texts: Vec<Vec<u8>>,
     origin: Option<Vec<u8>>,
     is_https: bool,
     is_head: bool,
@@ -31,6 +34,10 @@ pub(crate) struct Finisher {
     rate_lines: Vec<u8>,
     /// For the page of an error from another route.
     pages: Option<Box<PageRequest>>,
+    /// For a response that the upstream leaves to another route.
+    redirects: Option<Box<RedirectRequest>>,
+    /// Fields of an upstream that has left its response to this route.
+    kept: Vec<(String, Vec<u8>)>,
     /// Released when the response has ended.
     _permits: Vec<Permit>,
     /// Dropped when no response is possible any more.
@@ -53,12 +60,15 @@ pub(crate) struct Finishers {
 pub(crate) struct Needs {
     pub(crate) values: Vec<FieldValue>,
     pub(crate) blocks: Vec<BlockNeeds>,
+    pub(crate) texts: Vec<Vec<u8>>,
     pub(crate) origin: Option<Vec<u8>>,
     pub(crate) is_https: bool,
     pub(crate) is_head: bool,
     pub(crate) accept: Option<Vec<u8>>,
     pub(crate) rate_lines: Vec<u8>,
     pub(crate) pages: Option<Box<PageRequest>>,
+    pub(crate) redirects: Option<Box<RedirectRequest>>,
+    pub(crate) kept: Vec<(String, Vec<u8>)>,
     pub(crate) permits: Vec<Permit>,
     pub(crate) signal: Option<oneshot::Sender<()>>,
 }
@@ -69,6 +79,7 @@ impl Finishers {
         let is_same = rules.fields.is_constant()
             && !names_origins
             && rules.compress.is_none()
+            && rules.replacements.is_none()
             && rules.blocks.is_empty();
         let rules = Rc::new(FinishRules(Some(rules)));
         let same = |is_https| Rc::new(Finisher { rules: rules.clone(), is_https, ..Finisher::default() });
@@ -87,19 +98,24 @@ impl Finishers {
         let is_usual = needs.permits.is_empty()
             && needs.rate_lines.is_empty()
             && needs.signal.is_none()
-            && needs.pages.is_none();
+            && needs.pages.is_none()
+            && needs.redirects.is_none()
+            && needs.kept.is_empty();
         match &self.same {
             Some(same) if is_usual => same[usize::from(needs.is_https)].clone(),
             _ => Rc::new(Finisher {
                 rules: self.rules.clone(),
                 values: needs.values,
                 blocks: needs.blocks,
+                texts: needs.texts,
                 origin: needs.origin,
                 is_https: needs.is_https,
                 is_head: needs.is_head,
                 accept: needs.accept,
                 rate_lines: needs.rate_lines,
                 pages: needs.pages,
+                redirects: needs.redirects,
+                kept: needs.kept,
                 _permits: needs.permits,
                 _signal: needs.signal,
             }),
@@ -115,12 +131,25 @@ impl Finish for Finisher {
     fn finish_stored(&self, response: &mut Response, stored: &dyn Stored) {
         self.apply(response, ResponseOrigin::Upstream, Some(stored));
     }
+
+    fn redirect(&self, held: Rc<dyn Finish>, exchange: ExchangeKey, response: &mut Response) -> Redirection {
+        let (Some(redirects), Some(rules)) = (&self.redirects, &self.rules.0) else {
+            return Redirection::Nowhere;
+        };
+        // The page of an error comes first.
+        if rules.pages.has_page(response.status(), ResponseOrigin::Upstream) {
+            return Redirection::Nowhere;
+        }
+        redirects.follow(&rules.sendfile, held, exchange, response)
+    }
 }
 
 impl Finisher {
     #[inline]
     fn apply(&self, response: &mut Response, by: ResponseOrigin, stored: Option<&dyn Stored>) {
         let Some(rules) = &self.rules.0 else { return };
+        forget_private(self.redirects.as_deref(), response);
+        apply_kept(&self.kept, response);
         if let Some(pages) = &self.pages
             && let Some((to, is_kept)) = rules.pages.route(response.status(), by)
             && pages.replace(to, is_kept, response)
@@ -139,8 +168,9 @@ impl Finisher {
         if !rules.fields.is_empty() {
             rules.fields.apply(&self.values, by, response);
         }
+        let mut is_unlogged = rules.is_unlogged;
         for block in &self.blocks {
-            block.apply(&rules.blocks, by, response);
+            is_unlogged |= block.apply(&rules.blocks, by, response);
         }
         if let Some(hsts) = rules.hsts.as_ref().filter(|_| self.is_https)
             && response.field("strict-transport-security").is_none()
@@ -153,12 +183,16 @@ impl Finisher {
         if !self.rate_lines.is_empty() {
             response.encoded_fields(&self.rate_lines);
         }
+        let is_replaced =
+            rules.replacements.as_ref().is_some_and(|replacements| replacements.apply(&self.texts, response));
         if let Some(compress) = &rules.compress {
-            let form = |coding, plain: &[u8]| stored?.compressed(coding, plain);
+            // What is stored in compressed form has the texts as they were.
+            let form = |coding, plain: &[u8]| stored.filter(|_| !is_replaced)?.compressed(coding, plain);
             compress.apply(self.is_head, self.accept.as_deref(), form, response);
         }
         let others = response.note() & !u64::from(u16::MAX);
-        response.set_note(others | Notes::site(rules.site));
+        let note = others | Notes::site(rules.site);
+        response.set_note(if is_unlogged { Notes::unlogged(note) } else { note });
     }
 }
 

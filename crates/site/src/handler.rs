@@ -14,6 +14,7 @@ use super::page_request::PageRequest;
 use super::render::{Paths, Text, View, escape_unsafe};
 use super::steps::{Next, Outcome, Refusal, RequestContext, Step};
 use super::suspend::Event;
+use super::upstream_redirect::RedirectRequest;
 use super::worker::{SiteWorker, write_status};
 use flatout_gateway::{Caching, Edits, Finish, Forward, Forwarded, ResponseOrigin};
 use flatout_push::{self as push, Who};
@@ -71,8 +72,11 @@ pub(super) fn body(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Nex
     if !matches!(context.request.body, RequestBody::Stream(_)) {
         return Next::Continue(());
     }
-    match context.route.map(|route| &route.action) {
-        Some(CompiledAction::Proxy(_) | CompiledAction::Push(_)) => {
+    let needs_body = |route: &CompiledRoute| {
+        route.response.uses_body || matches!(route.action, CompiledAction::Proxy(_) | CompiledAction::Push(_))
+    };
+    match context.route {
+        Some(route) if needs_body(route) => {
             // It is streamed up to the largest limit of the site's routes.
             let servers = worker.lane.as_ref().map(Lane::body_bytes_max);
             let bytes_max = context.guards.body_bytes_max.or(servers).unwrap_or(u64::MAX);
@@ -156,6 +160,9 @@ pub(super) fn finish(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
 fn gather_needs(worker: &SiteWorker, context: &mut RequestContext<'_>) {
     let blocks = context.blocks;
     let RequestContext { request, resolution, finishers, progress, .. } = context;
+    if let Some(rerouted) = &mut progress.rerouted {
+        progress.needs.kept = std::mem::take(&mut rerouted.kept);
+    }
     worker.gather_needs(request, resolution, finishers, &progress.identity, &mut progress.needs, blocks);
 }
 
@@ -185,6 +192,10 @@ fn proxy(
     let mut needs = std::mem::take(&mut context.progress.needs);
     if route.may_reroute && context.progress.rerouted.is_none() {
         needs.pages = worker.this().map(|worker| Box::new(PageRequest::of(worker, context)));
+    }
+    if forward.private.any() {
+        let request = |worker| Box::new(RedirectRequest::of(worker, context, forward.private));
+        needs.redirects = worker.this().map(request);
     }
     let blocks: Vec<&Block> = context.blocks().collect();
     let RequestContext { request, resolution, finishers, progress, response, .. } = context;

@@ -62,6 +62,8 @@ impl FieldValue {
         }
         let pieces = text.pieces().iter().map(|piece| match piece {
             Piece::Text(text) => LatePiece::Bytes(text.clone().into_bytes()),
+            // It is known with the request, but only rules of responses wait for it.
+            Piece::Variable(Variable::Body) => LatePiece::Bytes(view.body.to_vec()),
             Piece::Variable(variable) if is_of_response(variable) => LatePiece::OfResponse(variable.clone()),
             Piece::Variable(variable) => LatePiece::Bytes(view.text(variable).into_owned()),
         });
@@ -92,8 +94,10 @@ impl BlockNeeds {
     /// Those of the blocks that are in force, and of those that depend on the response.
     pub(crate) fn of(blocks: &[ResponseBlock], in_force: u64, view: &View<'_>) -> Vec<BlockNeeds> {
         let needed = |at: usize, block: &ResponseBlock| block.is_late || in_force >> at & 1 == 1;
-        let needed =
-            blocks.iter().enumerate().filter(|(at, block)| needed(*at, block) && !block.fields.is_empty());
+        let needed = blocks
+            .iter()
+            .enumerate()
+            .filter(|(at, block)| needed(*at, block) && (!block.fields.is_empty() || block.is_unlogged));
         let needs = needed.map(|(at, block)| {
             let facts = block.conditions.iter().filter(|_| block.is_late).flat_map(Condition::facts);
             let facts = facts.filter(|fact| !is_of_response(fact));
@@ -106,13 +110,20 @@ impl BlockNeeds {
         needs.collect()
     }
 
-    /// Applies the rules of its block, if the conditions are true.
-    pub(crate) fn apply(&self, blocks: &[ResponseBlock], by: ResponseOrigin, response: &mut Response) {
-        let Some(block) = blocks.get(self.at) else { return };
+    /// Applies the rules of its block, if the conditions are true. Returns whether the request is left out of the logs.
+    pub(crate) fn apply(
+        &self,
+        blocks: &[ResponseBlock],
+        by: ResponseOrigin,
+        response: &mut Response,
+    ) -> bool {
+        let Some(block) = blocks.get(self.at) else { return false };
         let facts = LateFacts { known: &self.facts, response, by };
-        if !block.is_late || block.conditions.iter().all(|condition| condition.holds(&facts)) {
+        let holds = !block.is_late || block.conditions.iter().all(|condition| condition.holds(&facts));
+        if holds {
             block.fields.apply(&self.values, by, response);
         }
+        holds && block.is_unlogged
     }
 }
 
@@ -167,14 +178,34 @@ impl Facts<Variable> for LateFacts<'_> {
     }
 }
 
-fn of_response<'r>(variable: &Variable, by: ResponseOrigin, response: &'r Response) -> Cow<'r, [u8]> {
+fn of_response<'r>(variable: &'r Variable, by: ResponseOrigin, response: &'r Response) -> Cow<'r, [u8]> {
     let status = || Cow::Owned(response.status().code().to_string().into_bytes());
     match variable {
         Variable::Status => status(),
         Variable::UpstreamStatus if by == ResponseOrigin::Upstream => status(),
-        Variable::ResponseHeader(name) => Cow::Borrowed(response.field(name).unwrap_or_default()),
+        Variable::ResponseHeader(name) => joined(response, name),
+        Variable::ResponseCookie(name) => Cow::Borrowed(set_cookie(response, name).unwrap_or_default()),
         // The cache writes it there.
         Variable::CacheOutcome => Cow::Borrowed(response.field("x-cache-status").unwrap_or_default()),
         _ => Cow::Borrowed(b""),
     }
+}
+
+/// The fields of a name; the values of several are joined.
+fn joined<'r>(response: &'r Response, name: &'r str) -> Cow<'r, [u8]> {
+    let mut values = response.field_all(name);
+    let first = values.next().unwrap_or_default();
+    let rest: Vec<&[u8]> = values.collect();
+    match rest.is_empty() {
+        true => Cow::Borrowed(first),
+        false => Cow::Owned([&[first], &rest[..]].concat().join(&b", "[..])),
+    }
+}
+
+/// The value of a cookie that the response sets.
+fn set_cookie<'r>(response: &'r Response, name: &str) -> Option<&'r [u8]> {
+    response.field_all("set-cookie").find_map(|line| {
+        let pair = line.split(|&byte| byte == b';').next()?;
+        pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+    })
 }

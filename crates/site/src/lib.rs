@@ -21,6 +21,7 @@ mod guard;
 mod handler;
 mod hosts;
 mod late;
+mod listed;
 mod maps;
 mod page_request;
 mod pages;
@@ -30,6 +31,7 @@ pub mod plan;
 mod rate;
 mod readings;
 mod render;
+mod replace;
 mod reroute;
 mod resolve;
 mod rewrite;
@@ -39,6 +41,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod upstream_fields;
+mod upstream_redirect;
 mod values;
 mod worker;
 
@@ -56,6 +59,7 @@ pub use fault::{Fault, Place};
 pub use flatout_gateway::{
     AuthDecision, AuthQuery, Caching, Client, Edits, Finish, Forwarded, Forwarding, ResponseOrigin, Stored,
 };
+pub use listed::{ListedRoute, ListedSite};
 pub use plan::Plan;
 
 /// All sites of a server, opened. Clones share everything, including counters.
@@ -65,6 +69,7 @@ pub struct Sites {
     folder_plans: Vec<files::Plan>,
     folders: Vec<files::Site>,
     passwords: Option<Arc<passwords::Passwords>>,
+    listed: Arc<Vec<ListedSite>>,
 }
 
 /// Why sites cannot be opened.
@@ -107,6 +112,7 @@ pub fn open_after(plan: &Plan, former: Option<&Sites>) -> Result<Sites, Error> {
         folder_plans: plan.folders.clone(),
         folders: plan.folders.iter().enumerate().map(open).collect::<Result<_, Error>>()?,
         compiled: Arc::new(compiled),
+        listed: Arc::new(listed::listed(plan)),
     })
 }
 
@@ -139,6 +145,11 @@ impl Sites {
     /// The folders, by their indices in the plan.
     pub fn folders(&self) -> &[files::Site] {
         &self.folders
+    }
+
+    /// All sites and routes in a few words.
+    pub fn listed(&self) -> &[ListedSite] {
+        &self.listed
     }
 
     /// Whether there is a site for this authority at the listener.

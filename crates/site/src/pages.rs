@@ -155,6 +155,11 @@ impl ErrorPages {
         }
     }
 
+    /// Whether a response with this status is replaced by a page.
+    pub(crate) fn has_page(&self, status: Status, by: ResponseOrigin) -> bool {
+        self.find(status.code(), by).is_some()
+    }
+
     /// Whether any page comes from a route.
     pub(crate) fn has_routes(&self) -> bool {
         self.0.iter().any(|page| matches!(page.page, ErrorPageSource::Route(..)))

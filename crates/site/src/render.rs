@@ -31,6 +31,8 @@ pub(crate) struct View<'a> {
     pub(crate) client: Client,
     pub(crate) peer: Option<std::net::IpAddr>,
     pub(crate) user: &'a [u8],
+    /// The request's body, for rules of responses.
+    pub(crate) body: &'a [u8],
     /// The client's verified certificate (DER).
     pub(crate) certificate: Option<&'a [u8]>,
     pub(crate) captured: &'a Captures,
@@ -189,7 +191,7 @@ mod tests {
         let text =
             Text::new(&template, Some(&expression), TableCounts { maps: 1, sets: 0 }, Place::Plan).unwrap();
         let request = b"GET http://Example.ORG:81/a/b%20c?x=1&Y=2&x=3 HTTP/1.1\r\nHost: example.org:81\r\n\
-            X-Kind: BLUE\r\nCookie: a=1; b=2\r\nCookie: c=3\r\n\r\n";
+            X-Kind: BLUE\r\nX-Twice: one\r\nX-Twice: two\r\nX-Forwarded-For: 198.51.100.7\r\nCookie: a=1; b=2\r\nCookie: c=3\r\n\r\n";
         let mut fields = Vec::new();
         let head = parse(request, &mut fields, &HeadLimits::default()).unwrap().unwrap();
         let path = b"/a/b c";
@@ -205,6 +207,7 @@ mod tests {
             },
             peer: None,
             user: b"ann",
+            body: b"",
             certificate: None,
             captured: &Captures::of(&expression, path).unwrap(),
             tables: &tables,
@@ -229,6 +232,9 @@ mod tests {
             ("$1|$rest|$2|$3", "a|b c|b c|"),
             ("$backend", "b"),
             ("$request_method", "GET"),
+            ("$http_cookie", "a=1; b=2; c=3"),
+            ("$http_x_twice", "one, two"),
+            ("$proxy_add_x_forwarded_for", "198.51.100.7, 192.0.2.1"),
         ] {
             assert_eq!(rendered(template, Paths::Decoded), expected, "{template}");
         }

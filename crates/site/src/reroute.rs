@@ -13,11 +13,12 @@ use super::plan::{Plan, Reroute, RouteEntry, Template};
 use super::render::{Paths, Text, View, escape_unsafe};
 use super::rewrite::{Goal, split_at_question_mark};
 use super::steps::{RequestContext, Step};
+use super::upstream_redirect::UpstreamRedirect;
 use super::worker::SiteWorker;
 use flatout_gateway::ResponseOrigin;
 
 /// How often a request may continue at another route, as in nginx.
-const REROUTES_MAX: u8 = 10;
+pub(crate) const REROUTES_MAX: u8 = 10;
 
 /// Where a request continues.
 #[derive(Debug, Clone)]
@@ -39,6 +40,8 @@ pub(crate) struct Rerouted {
     pub(crate) has_own_status: bool,
     /// It was counted by limits before.
     pub(crate) was_limited: bool,
+    /// Fields of the response of an upstream that has sent it here.
+    pub(crate) kept: Vec<(String, Vec<u8>)>,
     count: u8,
 }
 
@@ -128,19 +131,39 @@ impl RequestContext<'_> {
                 None => before.as_ref().is_some_and(|before| before.has_own_status),
             },
             was_limited: was_limited || before.is_some_and(|before| before.was_limited),
+            kept: Vec::new(),
             count,
         }));
+        self.restart();
+        if error.is_some() && self.request.head.method != Method::Head {
+            // A page is got, whatever was wanted.
+            self.request.head.method = Method::Get;
+        }
+        true
+    }
+
+    /// Sends the request where its upstream has left the response to. The limits have counted it.
+    pub(crate) fn follow_upstream(&mut self, redirect: UpstreamRedirect) {
+        let UpstreamRedirect { goal, named, kept, reroutes } = redirect;
+        self.progress.rerouted = Some(Box::new(Rerouted {
+            goal,
+            named,
+            error: None,
+            has_own_status: false,
+            was_limited: true,
+            kept,
+            count: reroutes + 1,
+        }));
+        self.restart();
+    }
+
+    fn restart(&mut self) {
         self.progress.step = Step::Maintenance;
         self.progress.blocks = None;
         // The other route checks for itself.
         self.progress.is_satisfied = false;
         self.progress.identity.user.clear();
         self.progress.authority_lines.clear();
-        if error.is_some() && self.request.head.method != Method::Head {
-            // A page is got, whatever was wanted.
-            self.request.head.method = Method::Get;
-        }
-        true
     }
 
     /// Sends the request to the route of the page for the response that was made here, if there is one.
@@ -160,6 +183,11 @@ impl RequestContext<'_> {
 }
 
 impl Rerouted {
+    /// How often the request has continued at another route.
+    pub(crate) fn count(&self) -> u8 {
+        self.count
+    }
+
     /// Gives the page of an error the error's status.
     pub(crate) fn restore_status(&self, response: &mut Response) {
         if let Some(error) = self.error.filter(|_| !self.has_own_status)

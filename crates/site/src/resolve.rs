@@ -269,6 +269,7 @@ impl Compiled {
             client: resolution.client,
             peer: resolution.peer,
             user: b"",
+            body: b"",
             certificate: origin.identity.certificate.as_deref(),
             captured: &resolution.captured,
             tables: &self.tables,

@@ -271,6 +271,7 @@ mod tests {
             client,
             peer: None,
             user: b"",
+            body: b"",
             certificate: None,
             captured: &Captures::default(),
             tables: &Tables::default(),

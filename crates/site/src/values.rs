@@ -33,7 +33,11 @@ impl View<'_> {
             Variable::Path => self.path,
             Variable::Query => self.query.unwrap_or_default(),
             Variable::Argument(name) => argument(self.query, name).unwrap_or_default(),
-            Variable::Header(name) => head.field(name).unwrap_or_default(),
+            Variable::Header(name) => {
+                let mut values = head.field_all(name);
+                let first = values.next().unwrap_or_default();
+                return values.next().is_none().then_some(first);
+            }
             Variable::Cookie(name) => cookie(head, name).unwrap_or_default(),
             Variable::User => self.user,
             Variable::Capture(at) => self.captured.group(*at),
@@ -100,6 +104,18 @@ impl View<'_> {
             Variable::Target => {
                 write_target(self.head, out);
                 Ok(())
+            }
+            Variable::Header(name) => {
+                let separator = if name == "cookie" { &b"; "[..] } else { b", " };
+                let values: Vec<&[u8]> = self.head.field_all(name).collect();
+                out.write_all(&values.join(separator))
+            }
+            Variable::ForwardedFor => {
+                for value in self.head.field_all("x-forwarded-for") {
+                    out.extend_from_slice(value);
+                    out.extend_from_slice(b", ");
+                }
+                write_address(self.client.address, out)
             }
             Variable::Client => write_address(self.client.address, out),
             Variable::Peer => write_address(self.peer, out),
@@ -202,7 +218,12 @@ fn protocol(head: &Head<'_>) -> &'static [u8] {
 pub(crate) fn is_of_response(variable: &Variable) -> bool {
     matches!(
         variable,
-        Variable::Status | Variable::ResponseHeader(_) | Variable::CacheOutcome | Variable::UpstreamStatus
+        Variable::Status
+            | Variable::ResponseHeader(_)
+            | Variable::ResponseCookie(_)
+            | Variable::CacheOutcome
+            | Variable::UpstreamStatus
+            | Variable::Body
     )
 }
 

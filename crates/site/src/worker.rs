@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_engine::{BodyPlan, Lane, Prepared, Reply, Request, Response, Service, Ticket, bug};
+use flatout_engine::{BodyPlan, Lane, Prepared, Reply, Request, RequestBody, Response, Service, Ticket, bug};
 use flatout_wire::target::PathForm;
 use flatout_wire::{Framing, Head, Method, Status};
 
@@ -15,10 +15,14 @@ use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite, Gua
 use super::facts::Uses;
 use super::finish::{BlockNeeds, Finishers, Needs};
 use super::passwords::Passwords;
+use super::render::View;
 use super::resolve::{Arrival, Decision, Origin, Resolution};
 use super::steps::{Identity, Progress};
 use flatout_gateway::Forwarding;
 use flatout_push::WorkerChannels;
+
+/// The longest body of a request that a field may have in it; others leave it empty.
+const BODY_VALUE_BYTES_MAX: usize = 16 << 10;
 
 /// One worker's copy of all sites.
 pub(crate) struct SiteWorker {
@@ -151,6 +155,15 @@ impl SiteWorker {
             }
             _ => BodyPlan::None,
         };
+        // A field of the response has it.
+        let plan = match plan {
+            BodyPlan::None | BodyPlan::Pull { .. }
+                if route.response.uses_body && head.framing != Framing::None =>
+            {
+                BodyPlan::Whole { bytes_max: guards.body_bytes_max }
+            }
+            plan => plan,
+        };
         match plan {
             // Collected after the guards: a refusal saves the client from sending it, and follows the route's rules.
             BodyPlan::Whole { bytes_max } if head.expects_continue || head.framing == Framing::Chunked => {
@@ -230,13 +243,25 @@ impl SiteWorker {
             needs.accept = (!accepted.is_empty()).then(|| accepted.join(&b","[..]));
         }
         if !rules.fields.is_constant() {
-            needs.values =
-                rules.fields.rendered(&self.compiled.view_of(head, request.tls, resolution, identity));
+            let view = self.compiled.view_of(head, request.tls, resolution, identity);
+            needs.values = rules.fields.rendered(&View { body: short_body(request), ..view });
+        }
+        if let Some(replacements) = &rules.replacements {
+            let view = self.compiled.view_of(head, request.tls, resolution, identity);
+            needs.texts = replacements.rendered(&view);
         }
         if !rules.blocks.is_empty() {
             let view = self.compiled.view_of(head, request.tls, resolution, identity);
             needs.blocks = BlockNeeds::of(&rules.blocks, blocks, &view);
         }
+    }
+}
+
+/// The body of a request, for a field.
+fn short_body<'r>(request: &'r Request<'_>) -> &'r [u8] {
+    match &request.body {
+        RequestBody::Whole { bytes, .. } if bytes.len() <= BODY_VALUE_BYTES_MAX => bytes,
+        _ => b"",
     }
 }
 

@@ -67,6 +67,22 @@ impl Certificate {
         Ok(Certificate { certified: Arc::new(certified), names, not_before, not_after, issued_as, staple })
     }
 
+    /// Checks a certificate and its key, both in PEM, before they are written to files.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn check(certificate: &[u8], key: &[u8]) -> Result<(), String> {
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
+        let chain = chain.map_err(|error| format!("the certificate is not PEM: {error}"))?;
+        let first = chain.first().ok_or("there is no certificate; need PEM with `BEGIN CERTIFICATE`")?;
+        describe(first).ok_or("the certificate is malformed")?;
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|error| format!("there is no usable private key in PEM: {error}"))?;
+        CertifiedKey::from_der(chain, key, &crate::provider())
+            .map(drop)
+            .map_err(|error| format!("the key cannot be used with the certificate: {error}"))
+    }
+
     /// The number of days until it expires; negative once it has expired.
     pub fn days_left(&self, now: SystemTime) -> i64 {
         const DAY: u64 = 24 * 3600;

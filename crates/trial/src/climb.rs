@@ -7,7 +7,7 @@
 //! leave out   all that was kept against all but one: what each is worth among the others
 //! total       all that was kept against nothing
 //! block       (if a rung takes a reboot) all that was kept against itself; `resume` does it again in the next boot
-//! orders      (if asked) rungs put in place in random orders: Shapley's share of each
+//! orders      (if asked) rungs put in place in balanced orders: Shapley's share of each
 //! ```
 //!
 //! Forward alone depends on the order: of two rungs with the same effect, the first gets all of it, and a rung that
@@ -20,16 +20,22 @@
 //! share its part, and those that were tried before are judged again. Each is reported with the interval of the level
 //! at which it was judged last, and that interval decides.
 
+mod comparison;
+mod orders;
+
 use crate::across::{Block, Resumed, across};
-use crate::compare::{Level, Word, judge_mean};
-use crate::effect::{Effect, Estimate};
+use crate::compare::{Level, Word};
+use crate::effect::Estimate;
 use crate::foresight::Foresight;
 use crate::found::{Climbed, End, Found, How, Status};
 use crate::judged::{as_burden, judged, second_thought};
-use crate::looks::{INTERIM_PAIRS, Look};
+use crate::looks::Look;
 use crate::random::Random;
-use crate::sample::{Objective, Sample};
-use crate::subject::{Both, Go, Progress, Set, Stage, Subject};
+use crate::sample::Objective;
+use crate::starts::Pairs;
+use crate::subject::{Go, Progress, Set, Stage, Subject};
+
+use comparison::{Compared, Runs};
 
 /// What to find out, and how precisely.
 #[derive(Debug, Clone)]
@@ -44,7 +50,7 @@ pub struct Plan {
     pub pairs_min: usize,
     /// Most pairs of runs of a comparison.
     pub pairs_max: usize,
-    /// Random orders for Shapley values: none, or at least 4.
+    /// Orders for Shapley values: none, or at least [`crate::ORDERS_MIN`].
     pub orders: usize,
     /// The random seed of the orders.
     pub seed: u64,
@@ -57,25 +63,6 @@ enum Halt<E> {
     Over,
     Interrupted,
     Failed(E),
-}
-
-/// The result of a comparison.
-enum Compared<T> {
-    Done(T),
-    Refused(String),
-    /// The subject died with this set.
-    Died(Vec<bool>, String),
-}
-
-/// Runs with one set and with the other.
-type Pairs = Vec<(Sample, Sample)>;
-
-/// The runs of a comparison, and the look that ended it.
-struct Runs {
-    pairs: Pairs,
-    look: Look,
-    /// Whether both sets were alive in all of them.
-    is_side_by_side: bool,
 }
 
 /// Runs with and without a rung, and the rungs below it.
@@ -177,10 +164,10 @@ impl<'s, S: Subject> Climber<'s, S> {
         self.family =
             self.climbed.rungs.iter().filter(is_tried).count() + usize::from(self.waiting.is_some());
         let nothing = vec![false; self.plan.rungs];
-        let noise = self.pairs(Stage::Noise, &nothing, &nothing, Pairs::new(), Level::ONE)?;
+        let noise = self.pairs(Stage::Noise, &nothing, &nothing, Pairs::default(), Level::ONE)?;
         let Compared::Done(Runs { pairs, look, .. }) = noise else { return Ok(()) };
         let objective = self.plan.objective;
-        let noise = Effect::at_look(&pairs, objective, Level::ONE, look);
+        let noise = pairs.effect_at(objective, Level::ONE, look);
         if let Some(foresight) = Foresight::of(&pairs, objective, Level::shared(self.family)) {
             self.subject.foresee(&foresight);
         }
@@ -235,8 +222,8 @@ impl<'s, S: Subject> Climber<'s, S> {
 
     /// The block of this boot with these rungs.
     fn block(&mut self, on: &[bool]) -> Result<Compared<Block>, Halt<S::Error>> {
-        Ok(match self.pairs(Stage::Block, on, on, Pairs::new(), Level::ONE)? {
-            Compared::Done(runs) => Compared::Done(Block::of(&runs.pairs, self.plan.objective)),
+        Ok(match self.pairs(Stage::Block, on, on, Pairs::default(), Level::ONE)? {
+            Compared::Done(runs) => Compared::Done(Block::of(runs.pairs.runs(), self.plan.objective)),
             Compared::Refused(why) => Compared::Refused(why),
             Compared::Died(set, why) => Compared::Died(set, why),
         })
@@ -258,7 +245,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         let is_burden = self.subject.is_burden(rung);
         let (better, worse) = if is_burden { (&base, &changed) } else { (&changed, &base) };
         let tried = std::mem::take(&mut self.tried[rung]);
-        let before = if tried.base == base { tried.pairs } else { Pairs::new() };
+        let before = if tried.base == base { tried.pairs } else { Pairs::default() };
         let compared = self.pairs(stage, better, worse, before, self.level(rung))?;
         let found = &mut self.climbed.rungs[rung];
         match compared {
@@ -288,8 +275,7 @@ impl<'s, S: Subject> Climber<'s, S> {
     fn judge(&mut self, rung: usize) {
         let objective = self.plan.objective;
         let tried = &self.tried[rung];
-        let effect =
-            Effect::at_look(&tried.pairs, objective, self.level(rung), tried.look.unwrap_or(Look::Last));
+        let effect = tried.pairs.effect_at(objective, self.level(rung), tried.look.unwrap_or(Look::Last));
         let effect = effect.widened(self.bias, objective);
         let found = &mut self.climbed.rungs[rung];
         (found.status, found.reason) = judged(&effect, objective);
@@ -316,7 +302,7 @@ impl<'s, S: Subject> Climber<'s, S> {
     fn judge_again(&mut self) {
         loop {
             let undecided: Vec<usize> = (0..self.plan.rungs)
-                .filter(|&rung| !self.tried[rung].is_significant && !self.tried[rung].pairs.is_empty())
+                .filter(|&rung| !self.tried[rung].is_significant && self.tried[rung].pairs.len() > 0)
                 .collect();
             undecided.iter().for_each(|&rung| self.judge(rung));
             if undecided.iter().all(|&rung| !self.tried[rung].is_significant) {
@@ -358,172 +344,6 @@ impl<'s, S: Subject> Climber<'s, S> {
             self.subject.found(rung, found);
         }
         Ok(())
-    }
-
-    /// Applies rungs in random orders and undoes them again, one after the other; averages what each adds.
-    fn orders(&mut self) -> Result<(), Halt<S::Error>> {
-        let is_harmless = |found: &Found| found.forward.as_ref().is_some_and(|e| e.errors_rose.is_none());
-        let mut players: Vec<usize> = (0..self.plan.rungs)
-            .filter(|&rung| is_harmless(&self.climbed.rungs[rung]) && !self.subject.is_burden(rung))
-            .collect();
-        let mut random = Random::new(self.plan.seed);
-        let mut shares: Vec<Vec<(f64, f64)>> = vec![Vec::new(); self.plan.rungs];
-        let mut over = Ok(());
-        for order in 0..self.plan.orders {
-            shuffle(&mut players, &mut random);
-            match self.order(order, &players) {
-                Ok(Some(added)) => {
-                    players.iter().zip(added).for_each(|(&rung, ratio)| shares[rung].push((ratio, 1.0)));
-                }
-                // One order that cannot be measured is no reason to drop the others.
-                Ok(None) => {}
-                Err(halt @ Halt::Over) => {
-                    over = Err(halt);
-                    break;
-                }
-                Err(halt) => return Err(halt),
-            }
-        }
-        for (found, shares) in self.climbed.rungs.iter_mut().zip(&shares) {
-            found.shapley = Estimate::of(&judge_mean(shares, Level::ONE));
-        }
-        over
-    }
-
-    /// The ratio that each rung of one order adds. Up and down again, so that a drift of the machine cancels out.
-    fn order(&mut self, order: usize, players: &[usize]) -> Result<Option<Vec<f64>>, Halt<S::Error>> {
-        let mut on = vec![false; self.plan.rungs];
-        let mut sets = vec![on.clone()];
-        for &rung in players {
-            on[rung] = true;
-            sets.push(on.clone());
-        }
-        self.subject.compare(Stage::Order(order), &sets[0], &on);
-        let mut figures = vec![1.0; sets.len()];
-        let there_and_back = (0..sets.len()).chain((0..sets.len()).rev());
-        for at in there_and_back {
-            self.look(Stage::Order(order), 0, None)?;
-            if self.set(&sets[at])? != Set::Done {
-                return Ok(None);
-            }
-            let sample = self.subject.measure().map_err(Halt::Failed)?;
-            if self.subject.death().is_some() {
-                return Ok(None);
-            }
-            figures[at] *= self.plan.objective.figure(&sample).unwrap_or(0.0);
-        }
-        if figures.iter().any(|figure| *figure <= 0.0) {
-            return Ok(None);
-        }
-        let added = sets.windows(2).zip(figures.windows(2)).map(|(sets, figures)| {
-            if self.subject.is_same(&sets[0], &sets[1]) { 1.0 } else { (figures[1] / figures[0]).sqrt() }
-        });
-        Ok(Some(added.collect()))
-    }
-
-    /// Compares two sets.
-    fn compare(
-        &mut self,
-        stage: Stage,
-        changed: &[bool],
-        base: &[bool],
-    ) -> Result<Compared<Effect>, Halt<S::Error>> {
-        Ok(match self.pairs(stage, changed, base, Pairs::new(), Level::ONE)? {
-            Compared::Done(Runs { pairs, look, .. }) => {
-                let effect = Effect::at_look(&pairs, self.plan.objective, Level::ONE, look);
-                Compared::Done(effect.widened(self.bias, self.plan.objective))
-            }
-            Compared::Refused(why) => Compared::Refused(why),
-            Compared::Died(set, why) => Compared::Died(set, why),
-        })
-    }
-
-    /// Runs with two sets in turn, added to the existing ones, until the difference is known precisely enough or the
-    /// comparison's share is used up.
-    fn pairs(
-        &mut self,
-        stage: Stage,
-        changed: &[bool],
-        base: &[bool],
-        mut pairs: Pairs,
-        level: Level,
-    ) -> Result<Compared<Runs>, Halt<S::Error>> {
-        self.subject.compare(stage, changed, base);
-        let last = if matches!(stage, Stage::SecondLook(_)) { Look::Again } else { Look::Last };
-        let least = level.pairs_min();
-        let objective = self.plan.objective;
-        let mut estimate = Effect::of(&pairs, objective, level).on(objective);
-        // Of earlier runs of this rung.
-        let mut is_side_by_side = match stage {
-            Stage::SecondLook(rung) if !pairs.is_empty() => self.climbed.rungs[rung].how == How::SideBySide,
-            _ => true,
-        };
-        loop {
-            if self.look(stage, pairs.len(), estimate)? == Go::Over {
-                return early(Runs { pairs, look: last, is_side_by_side }, least);
-            }
-            let samples = match self.subject.measure_both(changed, base).map_err(Halt::Failed)? {
-                Both::Samples(samples) => {
-                    if !is_side_by_side {
-                        (is_side_by_side, pairs) = (true, Pairs::new());
-                    }
-                    samples
-                }
-                Both::Died(place, why) => return Ok(Compared::Died([changed, base][place].to_vec(), why)),
-                Both::Alternate => {
-                    if is_side_by_side {
-                        // Runs of the two designs are not mixed.
-                        (is_side_by_side, pairs) = (false, Pairs::new());
-                    }
-                    match self.in_turn(stage, [changed, base], pairs.len(), estimate)? {
-                        Some(Compared::Done(samples)) => samples,
-                        Some(Compared::Refused(reason)) => return Ok(Compared::Refused(reason)),
-                        Some(Compared::Died(set, why)) => return Ok(Compared::Died(set, why)),
-                        None => return early(Runs { pairs, look: last, is_side_by_side }, least),
-                    }
-                }
-            };
-            pairs.push((samples[0], samples[1]));
-            estimate = Effect::of(&pairs, objective, level).on(objective);
-            let go = self.look(stage, pairs.len(), estimate)?;
-            let (count, is_last) = (pairs.len(), go != Go::On);
-            if count >= self.plan.pairs_max.max(least)
-                || is_last && count >= least && (go == Go::Over || count >= self.plan.pairs_min)
-            {
-                return Ok(Compared::Done(Runs { pairs, look: last, is_side_by_side }));
-            }
-            if count >= self.plan.pairs_min.max(least) && INTERIM_PAIRS.contains(&count) {
-                let interim = Effect::at_look(&pairs, objective, level, Look::Interim).on(objective);
-                if interim.is_some_and(|estimate| estimate.width() <= self.plan.width_max) {
-                    return Ok(Compared::Done(Runs { pairs, look: Look::Interim, is_side_by_side }));
-                }
-            }
-        }
-    }
-
-    /// A run of each set, in random order. `None` if the budget ended between them.
-    fn in_turn(
-        &mut self,
-        stage: Stage,
-        sets: [&[bool]; 2],
-        pairs: usize,
-        estimate: Option<Estimate>,
-    ) -> Result<Option<Compared<[Sample; 2]>>, Halt<S::Error>> {
-        let mut samples = [Sample::default(); 2];
-        let first = self.order.below(2) as usize;
-        for place in [first, 1 - first] {
-            if place != first && self.look(stage, pairs, estimate)? == Go::Over {
-                return Ok(None);
-            }
-            if let Set::Refused(reason) = self.set(sets[place])? {
-                return Ok(Some(Compared::Refused(reason)));
-            }
-            samples[place] = self.subject.measure().map_err(Halt::Failed)?;
-            if let Some(why) = self.subject.death() {
-                return Ok(Some(Compared::Died(sets[place].to_vec(), why)));
-            }
-        }
-        Ok(Some(Compared::Done(samples)))
     }
 
     fn set(&mut self, on: &[bool]) -> Result<Set, Halt<S::Error>> {
@@ -596,20 +416,8 @@ const WAITING: &str = "it needs a reboot: the runs before it are done, those aft
 /// The same, before these runs.
 const NOT_WAITING: &str = "it needs a reboot: the climb ended before the runs that precede it";
 
-/// The result of a comparison whose budget ended within a pair.
-fn early<E>(runs: Runs, least: usize) -> Result<Compared<Runs>, Halt<E>> {
-    if runs.pairs.len() >= least { Ok(Compared::Done(runs)) } else { Err(Halt::Over) }
-}
-
 fn with(set: &[bool], rung: usize, is_on: bool) -> Vec<bool> {
     set.iter().enumerate().map(|(at, &was_on)| if at == rung { is_on } else { was_on }).collect()
-}
-
-/// Fisher and Yates: all orders are equally likely.
-fn shuffle(items: &mut [usize], random: &mut Random) {
-    for at in (1..items.len()).rev() {
-        items.swap(at, random.below(at as u64 + 1) as usize);
-    }
 }
 
 #[cfg(test)]

@@ -136,17 +136,25 @@ pub fn judge_look(pairs: &[(f64, f64)], level: Level, look: Look) -> Verdict {
     judge_planned(pairs, Level { alpha: level.at(look) })
 }
 
-/// Like [`judge_planned`] by the plain mean, for values whose means have to add up: trimming would drop the few large
-/// contributions of a change that matters in few orders.
-pub fn judge_mean(pairs: &[(f64, f64)], level: Level) -> Verdict {
-    let logs = logs(pairs, |one, other| one / other);
-    if logs.len() < PAIRS_MIN {
+/// The verdict on logarithms of ratios by their plain mean, if there are at least this many.
+pub(crate) fn verdict_of_values(values: &[f64], least: usize, alpha: f64) -> Verdict {
+    if values.len() < least.max(2) {
         return UNKNOWN;
     }
-    let (middle, count) = (mean(&logs), logs.len() as f64);
-    let squares: f64 = logs.iter().map(|value| (value - middle).powi(2)).sum();
+    let (middle, count) = (mean(values), values.len() as f64);
+    let squares: f64 = values.iter().map(|value| (value - middle).powi(2)).sum();
     let error = (squares / (count * (count - 1.0))).sqrt();
-    verdict_within(middle, error * student(level.alpha, logs.len() - 1))
+    verdict_within(middle, error * student(alpha, values.len() - 1))
+}
+
+/// The trimmed mean of the logarithms of the ratios; `None` without a pair of figures.
+pub(crate) fn mean_log(pairs: &[(f64, f64)]) -> Option<f64> {
+    let mut logs = logs(pairs, |one, other| one / other);
+    match logs[..] {
+        [] => None,
+        [one] => Some(one),
+        _ => Some(trimmed(&mut logs).mean),
+    }
 }
 
 /// The value that the magnitude of Student's t with this many degrees of freedom exceeds with probability `alpha`.
@@ -515,21 +523,6 @@ mod tests {
         assert_eq!(apart(&mut random, 0.5, (0.02, 0.02), 6).word, Word::Slower);
         assert_eq!(judge_apart(&[2.0; 4], &[1.0; 4], Level::ONE).word, Word::Faster, "nothing scatters");
         assert_eq!(judge_apart(&[2.0, 2.0, 2.0, 0.0], &[1.0; 4], Level::ONE).word, Word::NoDifference);
-    }
-
-    /// A change that gains 40 % in one order of six and nothing in the others is worth a sixth of its logarithm.
-    #[test]
-    fn plain_means_of_all_contributions_add_up() {
-        let share = |large: usize| -> Vec<(f64, f64)> {
-            (0..24).map(|order| (if order % 6 == large { 1.4 } else { 1.0 }, 1.0)).collect()
-        };
-        let found = judge_mean(&share(2), Level::ONE);
-        assert!((found.ratio.ln() - 1.4_f64.ln() / 6.0).abs() < 1e-12, "{found:?}");
-        assert!((judge(&share(2), Level::ONE).ratio - 1.0).abs() < 0.01, "a trimmed mean finds nothing");
-        for players in 2..=6 {
-            let total: f64 = (0..players).map(|at| judge_mean(&share(at), Level::ONE).ratio.ln()).sum();
-            assert!((total - players as f64 * 1.4_f64.ln() / 6.0).abs() < 1e-9, "{players}: {total}");
-        }
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Effect {
     pub word: Word,
     /// The number of pairs of runs.
     pub pairs: usize,
+    /// The number of times that both were started for them; 0 if the server kept running.
+    pub starts: usize,
     /// Errors per request with the change and without, if they rose.
     pub errors_rose: Option<(f64, f64)>,
     /// The probability that each interval contains the truth, as a share, at all looks together.
@@ -111,28 +113,30 @@ impl Effect {
     /// Judges pairs of runs with and without a change, by the objective's figure.
     /// The intervals hold at all numbers of pairs at once.
     pub fn of(pairs: &[(Sample, Sample)], objective: Objective, level: Level) -> Effect {
-        Effect::judged(pairs, objective, level, |figures| judge(figures, level))
+        Effect::of_values(pairs, objective, level, |objective| judge(&figures(pairs, objective), level))
     }
 
     /// The same at a planned look; the intervals are narrower, and hold at all planned looks.
     pub fn at_look(pairs: &[(Sample, Sample)], objective: Objective, level: Level, look: Look) -> Effect {
-        Effect::judged(pairs, objective, level, |figures| judge_look(figures, level, look))
+        Effect::of_values(pairs, objective, level, |objective| {
+            judge_look(&figures(pairs, objective), level, look)
+        })
     }
 
-    fn judged(
+    /// The effect of these pairs, where this judges a figure of them.
+    pub(crate) fn of_values(
         pairs: &[(Sample, Sample)],
         objective: Objective,
         level: Level,
-        judge: impl Fn(&[(f64, f64)]) -> Verdict,
+        judge: impl Fn(Objective) -> Verdict,
     ) -> Effect {
         let (with, without): (Vec<Sample>, Vec<Sample>) = pairs.iter().copied().unzip();
         Effect {
             pairs: pairs.len(),
             errors_rose: errors_rose(&with, &without, level),
             ..Effect::by(objective, level, |objective| {
-                let figures = figures(pairs, objective);
-                let verdict = judge(&figures);
-                (verdict, levels(&figures, verdict.ratio))
+                let verdict = judge(objective);
+                (verdict, levels(&figures(pairs, objective), verdict.ratio))
             })
         }
     }
@@ -169,6 +173,7 @@ impl Effect {
             cpu: cpu.0,
             word: Word::NoDifference,
             pairs: 0,
+            starts: 0,
             errors_rose: None,
             confidence: level.confidence(),
             levels: Levels { throughput: throughput.1, p99: p99.1, cpu: cpu.1 },
@@ -197,6 +202,7 @@ impl Effect {
             cpu: both(Objective::Cpu),
             word: if self.word == next.word { self.word } else { Word::NoDifference },
             pairs: self.pairs.min(next.pairs),
+            starts: self.starts.min(next.starts),
             errors_rose: next.errors_rose.or(self.errors_rose),
             confidence: self.confidence.min(next.confidence),
             levels: {

@@ -9,6 +9,8 @@
 //!               │
 //!            across      the same for what takes a reboot     a block of runs before and one after
 //!            turns       two servers that are both alive      blocks of load in random order ──> one pair of runs
+//!            shapley     the share of each change              balanced orders, means that add up
+//!            starts      servers that are started anew        runs of several starts ──> the variance between starts
 //!  set, measure, look
 //! ```
 //!
@@ -36,6 +38,8 @@ mod judged;
 mod looks;
 mod random;
 mod sample;
+mod shapley;
+mod starts;
 mod subject;
 mod turns;
 
@@ -48,5 +52,7 @@ pub use judged::STAYS;
 pub use looks::{INTERIM_PAIRS, Look};
 pub use random::Random;
 pub use sample::{Objective, Sample};
+pub use shapley::ORDERS_MIN;
+pub use starts::{STARTS_MIN, judge_starts};
 pub use subject::{Both, Go, Progress, Set, Stage, Subject};
 pub use turns::{Turn, is_steady, samples};

@@ -47,6 +47,19 @@ pub trait Subject {
     /// What could not be undone.
     fn leave(&mut self, on: &[bool]) -> Result<(), Self::Error>;
 
+    /// Called before the runs of a new start: the next ones are of servers that were started for them.
+    fn restart(&mut self) {}
+
+    /// Whether [`Subject::set`] starts the server anew in this comparison. Then several runs follow each start.
+    fn is_restarting(&self) -> bool {
+        false
+    }
+
+    /// The share of this comparison's time that is over.
+    fn spent(&self) -> f64 {
+        0.0
+    }
+
     /// One short run with the applied rungs.
     ///
     /// # Errors

@@ -211,8 +211,11 @@ impl<'b> Head<'b> {
         self.bytes.get(start..end).unwrap_or_default()
     }
 
-    /// The method's token as sent.
+    /// The method's token: as sent, unless [`Head::method`] was changed since.
     pub fn method_name(&self) -> &'b [u8] {
+        if self.method != Method::Other {
+            return self.method.name().as_bytes();
+        }
         let end = usize::from(self.spans.target_at) - 1;
         &self.bytes[end - usize::from(self.spans.method_bytes)..end]
     }

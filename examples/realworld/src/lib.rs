@@ -1,5 +1,5 @@
 //! The RealWorld backend: users, profiles, articles, comments, favourites, tags, by the public specification
-//! (`specs/api/openapi.yml` of realworld-apps/realworld). `docs/tutorial.md` walks through this code.
+//! (`specs/api/openapi.yml` of realworld-apps/realworld). `docs/realworld.md` walks through this code.
 
 pub mod articles;
 pub mod auth;

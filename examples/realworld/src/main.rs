@@ -63,7 +63,7 @@ fn announce(addresses: &[Address], place: &Place) {
         ));
     }
     if let Some(address @ Address::Tcp(_)) = addresses.first() {
-        say(format_args!("try: curl {address}/api/articles; docs/tutorial.md goes on from there"));
+        say(format_args!("try: curl {address}/api/articles; docs/realworld.md goes on from there"));
     }
 }
 

@@ -26,6 +26,8 @@ pub(super) struct Connection {
     /// When the client gives up, if it does.
     gives_up_at_ns: Option<u64>,
     input: Vec<u8>,
+    /// After its last response it stays until the server closes.
+    rests: bool,
     /// The request whose response is next.
     next: usize,
     response: Option<(Head, Decoder)>,
@@ -35,6 +37,7 @@ struct Request {
     planned: Planned,
     /// Where its bytes begin and end in the output.
     begin: usize,
+    head_end: usize,
     end: usize,
 }
 
@@ -73,6 +76,16 @@ impl Connection {
         Ok(Did::Nothing)
     }
 
+    /// After its last response it stays until the server closes.
+    pub(super) fn rest(&mut self) {
+        self.rests = true;
+    }
+
+    /// Whether it has all its responses, and stays.
+    pub(super) fn is_resting(&self) -> bool {
+        self.rests && self.next == self.requests.len()
+    }
+
     /// When its client gives up, if it does.
     pub(super) fn gives_up_at_ns(&self) -> Option<u64> {
         self.gives_up_at_ns
@@ -103,8 +116,8 @@ impl Connection {
         for _ in 0..count {
             let planned = draw_request(random, shared);
             let begin = output.len();
-            write_request(&planned, random, &mut output);
-            requests.push(Request { planned, begin, end: output.len() });
+            let head_end = write_request(&planned, random, &mut output);
+            requests.push(Request { planned, begin, head_end, end: output.len() });
         }
         for request in &requests {
             shared.model.plan(request.planned.clone());
@@ -126,6 +139,7 @@ impl Connection {
             is_broken: false,
             gives_up_at_ns: None,
             input: Vec::new(),
+            rests: false,
             next: 0,
             response: None,
         }
@@ -206,6 +220,13 @@ impl Connection {
         match self.socket.send(piece) {
             Sent::Bytes(bytes) => {
                 self.sent += bytes;
+                // Of those behind another request it is not known when the server reads them.
+                if let Some(request) = self.requests.get(self.next)
+                    && self.socket.is_plain()
+                    && (self.sent - bytes..self.sent).contains(&(request.head_end - 1))
+                {
+                    shared.sent_head(request.planned.id);
+                }
                 shared.event(actor, Event::Sent(bytes));
                 Did::Something
             }
@@ -239,6 +260,11 @@ impl Connection {
             }
             if !self.input.is_empty() {
                 return Err(format!("{} bytes after the last response", self.input.len()));
+            }
+            // Half a request is no rest.
+            self.rests &= self.sent == self.output.len();
+            if self.rests {
+                return Ok(Did::Something);
             }
             shared.event(actor, Event::Close);
             return Ok(Did::Ended);
@@ -349,8 +375,8 @@ impl Connection {
     }
 }
 
-/// Appends a request.
-fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec<u8>) {
+/// Appends a request. Returns where its head ends.
+fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec<u8>) -> usize {
     let head = format!("{} {} HTTP/1.1\r\nHost: a.test\r\n", planned.method, planned.target());
     output.extend_from_slice(head.as_bytes());
     if planned.resource.is_some() {
@@ -363,15 +389,17 @@ fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec
     let has_body = matches!(planned.method, "POST" | "PUT");
     let body = body(planned.id, planned.body_length);
     let is_chunked = has_body && random.bool();
-    match (has_body, is_chunked) {
-        (false, _) => output.extend_from_slice(b"\r\n"),
-        (true, false) => {
-            output.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
-            output.extend_from_slice(&body);
-        }
-        (true, true) => {
-            output.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
-            output.extend_from_slice(&chunked(random, &body));
-        }
+    let framing = match (has_body, is_chunked) {
+        (false, _) => String::new(),
+        (true, false) => format!("Content-Length: {}\r\n", body.len()),
+        (true, true) => "Transfer-Encoding: chunked\r\n".to_owned(),
+    };
+    output.extend_from_slice(format!("{framing}\r\n").as_bytes());
+    let head_end = output.len();
+    if is_chunked {
+        output.extend_from_slice(&chunked(random, &body));
+    } else if has_body {
+        output.extend_from_slice(&body);
     }
+    head_end
 }

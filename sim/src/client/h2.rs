@@ -36,6 +36,8 @@ pub(super) struct Connection {
     streams_max: usize,
     /// What goes wrong, and how many steps before that.
     fault: Option<(u32, Fault)>,
+    /// After its last response it stays until the server closes.
+    rests: bool,
     /// The client does not read: until then.
     deaf_until_ns: Option<u64>,
     has_failed: bool,
@@ -116,6 +118,7 @@ impl Connection {
             window,
             planned,
             streams: Vec::new(),
+            rests: false,
             streams_max: random.usize(1..=REQUESTS_MAX),
             fault,
             deaf_until_ns: None,
@@ -166,14 +169,23 @@ impl Connection {
         self.wire.borrow_mut().moves_left = random.u8(1..=MOVES_PER_STEP);
         let mut did = self.drive(shared, actor);
         did |= self.request(random, shared, actor);
+        let had_ended = matches!(self.state, State::Ended(_));
         let went_on = self.go_on(random, shared, actor)?;
         did |= went_on | self.drive(shared, actor);
+        if self.is_resting() {
+            return Ok(match self.state {
+                State::Ended(_) => Did::Ended,
+                _ if did => Did::Something,
+                _ => Did::Nothing,
+            });
+        }
         if self.planned.is_empty() && self.streams.is_empty() {
             shared.event(actor, Event::Close);
             return Ok(Did::Ended);
         }
-        // What had come before the end is read first.
+        // What had come before the end, or together with it, is read first.
         if let State::Ended(reason) = self.state
+            && had_ended
             && !went_on
         {
             return self.end(reason, shared);
@@ -184,6 +196,16 @@ impl Connection {
             *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
         }
         Ok(if did { Did::Something } else { Did::Nothing })
+    }
+
+    /// After its last response it stays until the server closes.
+    pub(super) fn rest(&mut self) {
+        self.rests = true;
+    }
+
+    /// Whether it has all its responses, and stays.
+    pub(super) fn is_resting(&self) -> bool {
+        self.rests && self.planned.is_empty() && self.streams.is_empty()
     }
 
     /// Breaks a rule, if that is due.

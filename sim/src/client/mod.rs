@@ -8,6 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::reduce::Reduction;
+use crate::scene::{listen_path, secure_path};
+use crate::secure::Tls;
 use crate::socket::{Did, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
@@ -38,6 +40,28 @@ enum Connection {
     Http2(Box<h2::Connection>),
 }
 
+/// Connects to the server, with TLS or without.
+pub(crate) fn connect(
+    folder: &Path,
+    is_http2: bool,
+    random: &mut fastrand::Rng,
+    shared: &mut Shared<'_>,
+    actor: Actor,
+) -> Result<Socket, String> {
+    // Stored responses are those of one scheme.
+    let has_one_scheme = shared.scene.shares_resources;
+    let secure = shared.secure.as_ref().filter(|_| has_one_scheme || random.bool());
+    let config = secure.map(|secure| secure.config(is_http2));
+    let path = if config.is_some() { secure_path(folder) } else { listen_path(folder) };
+    let stream = UnixStream::connect(path).map_err(|error| format!("cannot connect: {error}"))?;
+    shared.event(actor, Event::Open);
+    let socket = Socket::new(stream);
+    Ok(match config {
+        Some(config) => socket.secured(Tls::new(config, random.fork())),
+        None => socket,
+    })
+}
+
 impl Client {
     pub(crate) fn new(number: usize, reduction: &Reduction, mut random: fastrand::Rng) -> Client {
         let connections = random.usize(1..=CONNECTIONS_MAX);
@@ -48,7 +72,17 @@ impl Client {
         Client { number, random, connections_left, requests_max, connection: None, wakes_at_ns: 0 }
     }
 
+    /// Whether it has all its responses. Its last connection may be open.
     pub(crate) fn is_done(&self) -> bool {
+        let is_resting = self.connection.as_ref().is_none_or(|connection| match connection {
+            Connection::Http1(connection) => connection.is_resting(),
+            Connection::Http2(connection) => connection.is_resting(),
+        });
+        is_resting && self.connections_left == 0
+    }
+
+    /// Whether its last connection is closed.
+    pub(crate) fn is_gone(&self) -> bool {
         self.connection.is_none() && self.connections_left == 0
     }
 
@@ -73,20 +107,26 @@ impl Client {
 
     /// Does one thing. Returns whether there was one.
     pub(crate) fn step(&mut self, folder: &Path, shared: &mut Shared<'_>) -> Result<bool, String> {
-        if self.is_done() || shared.now_ns < self.wakes_at_ns {
+        if self.is_gone() || shared.now_ns < self.wakes_at_ns {
             return Ok(false);
         }
         let (actor, random) = (Actor::Client(self.number), &mut self.random);
         let Some(connection) = &mut self.connection else {
             self.connections_left -= 1;
-            let stream = UnixStream::connect(crate::scene::listen_path(folder))
-                .map_err(|error| format!("cannot connect: {error}"))?;
-            shared.event(actor, Event::Open);
-            let (socket, most) = (Socket::new(stream), self.requests_max);
-            self.connection = Some(match random.u8(..3) {
-                0 => Connection::Http2(Box::new(h2::Connection::new(socket, most, random, shared))),
-                _ => Connection::Http1(Box::new(h1::Connection::new(socket, most, random, shared))),
+            let most = self.requests_max;
+            let is_http2 = random.u8(..3) == 0;
+            let socket = connect(folder, is_http2, random, shared, actor)?;
+            self.connection = Some(match is_http2 {
+                true => Connection::Http2(Box::new(h2::Connection::new(socket, most, random, shared))),
+                false => Connection::Http1(Box::new(h1::Connection::new(socket, most, random, shared))),
             });
+            if self.connections_left == 0 && random.u8(..4) == 0 {
+                match &mut self.connection {
+                    Some(Connection::Http1(connection)) => connection.rest(),
+                    Some(Connection::Http2(connection)) => connection.rest(),
+                    None => {}
+                }
+            }
             return Ok(true);
         };
         let wakes_at_ns = &mut self.wakes_at_ns;

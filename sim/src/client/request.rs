@@ -1,5 +1,6 @@
 //! The requests of clients.
 
+use crate::message::BODY_BYTES_MAX;
 use crate::model::Planned;
 use crate::model::cache::{Asks, PLAIN_RESOURCES, RESOURCES};
 use crate::scene::{BODY_MAX_SMALL, DENIED, REFUSED};
@@ -41,6 +42,7 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         (_, 5) => BODY_MAX_SMALL,
         (_, 2) => random.usize(1..=16_384),
         (_, 3) => random.usize(1..=70_000),
+        _ if random.u8(..3) == 0 => random.usize(1..=BODY_BYTES_MAX),
         _ => random.usize(1..=300_000),
     };
     Planned { id, method, path, body_length, resource: None, asks: Asks::default(), sends_id }

@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 pub(crate) mod cache;
+mod heads;
+pub(crate) mod push;
 mod stored;
 
 use crate::scene::{Configuration, DENIED, REFUSED, Scene};
@@ -89,6 +91,8 @@ pub(crate) struct Model {
     /// The last response of each resource that arrived whole.
     latest: HashMap<u8, String>,
     removals: Vec<Removal>,
+    pub(crate) channels: push::Channels,
+    pub(crate) heads: heads::Heads,
     /// The ids of requests that the server has made, and which requests they are for.
     made_ids: HashMap<String, u32>,
     /// Resources with a request that may change them, or a response that may say that they have changed.
@@ -185,7 +189,7 @@ impl Model {
         if planned.path == DENIED {
             return Err(format!("request {id} is denied, but an upstream got it"));
         }
-        let must_ask = configurations.iter().all(|configuration| configuration.has_authorization);
+        let must_ask = self.configurations_of(id, scene).all(|configuration| configuration.has_authorization);
         if planned.path == REFUSED && must_ask {
             return Err(format!("the authorization service refuses request {id}, but an upstream got it"));
         }
@@ -207,6 +211,17 @@ impl Model {
         Ok(planned.clone())
     }
 
+    /// The configurations that a request may be under.
+    pub(crate) fn configurations_of<'s>(
+        &self,
+        id: u32,
+        scene: &'s Scene,
+    ) -> impl Iterator<Item = &'s Configuration> {
+        let mask = self.heads.of(id, scene.configurations.len());
+        let is_possible = move |at: &usize| mask & (1 << at) != 0;
+        scene.configurations.iter().enumerate().filter(move |(at, _)| is_possible(at)).map(|(_, it)| it)
+    }
+
     /// An upstream has a request with this `X-Request-Id`.
     pub(crate) fn request_id(
         &mut self,
@@ -215,20 +230,21 @@ impl Model {
         scene: &Scene,
     ) -> Result<(), String> {
         let id = planned.id;
-        let sends = |configuration: &Configuration| configuration.sends_request_id;
+        let sends: Vec<bool> =
+            self.configurations_of(id, scene).map(|configuration| configuration.sends_request_id).collect();
         match (planned.own_id(), got) {
             (Some(own), Some(got)) if own == got => Ok(()),
             (Some(own), got) => {
                 Err(format!("request {id}: X-Request-Id is {got:?}, its client has sent {own}"))
             }
-            (None, None) if scene.configurations.iter().all(sends) => {
+            (None, None) if !sends.contains(&false) => {
                 Err(format!("request {id}: an upstream got no X-Request-Id"))
             }
             (None, None) => Ok(()),
             (None, Some(got)) => {
                 let is_made = got.len() == 32 && got.bytes().all(|byte| byte.is_ascii_hexdigit());
                 let other = self.made_ids.insert(got.to_owned(), id).filter(|other| *other != id);
-                match (is_made && scene.configurations.iter().any(sends), other) {
+                match (is_made && sends.contains(&true), other) {
                     (false, _) => Err(format!("request {id}: X-Request-Id is {got}, which nobody sent")),
                     (true, Some(other)) => Err(format!("requests {id} and {other} have the same id, {got}")),
                     (true, None) => Ok(()),
@@ -315,7 +331,7 @@ impl Model {
             304 => return self.not_modified(planned, got),
             416 => planned.asks.range.is_some(),
             403 => planned.path == DENIED || planned.path == REFUSED && any(&|it| it.has_authorization),
-            408 => excuse.client || scene.rate_min > 0,
+            408 => excuse.client,
             413 => is_large,
             429 => any(&|it| it.rate.is_some()),
             // The authorization service could not be asked in time.

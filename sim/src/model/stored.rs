@@ -94,24 +94,20 @@ impl Model {
             return Ok(());
         }
         let began = self.began.get(&planned.id).copied().unwrap_or_default();
+        let is_after_purges = |id: u32| {
+            let began = self.began.get(&id).copied().unwrap_or_default();
+            self.removals.iter().all(|removal| !removal.is_purge || removal.confirmed.order < began.order)
+        };
         let others = self.planned.values().filter(|other| {
             other.resource == planned.resource && other.method == "GET" && other.asks.is_plain()
         });
         for other in others.filter(|other| other.id != planned.id) {
             let sent = self.sent.get(&other.id).map(Vec::as_slice).unwrap_or_default();
-            // A request never waits for one from before a purge, of whatever, nor gets its response.
-            let asked = self.seen.get(&other.id).and_then(|seen| seen.last());
-            let is_shared = asked.is_some_and(|asked| {
-                self.removals.iter().all(|removal| !removal.is_purge || removal.confirmed.order < asked.order)
-            });
-            if !is_shared {
+            // A request never waits for one that began before a purge, of whatever, nor gets its response.
+            if !is_after_purges(other.id) || sent.is_empty() && !is_after_purges(planned.id) {
                 continue;
             }
-            if sent.is_empty() {
-                // Which of two requests was on its way before a purge is not modelled, and such ones do not wait for each other.
-                if scene.purges > 0 {
-                    continue;
-                }
+            if sent.is_empty() && self.seen.contains_key(&other.id) {
                 return Err(format!(
                     "requests {} and {} for {} are at the upstream together",
                     other.id,

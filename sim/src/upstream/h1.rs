@@ -1,5 +1,6 @@
-//! A connection of HTTP/1 to an upstream.
+//! A connection of HTTP/1 or FastCGI to an upstream: one request at a time.
 
+use super::fastcgi::{self, Records};
 use super::response::{Made, application, authorization};
 use super::{Arrived, Begin, Behaviour, Fault, IDLE_LOOKS, PAUSE_MS_MAX, Role};
 use crate::message::{Decoder, Framing, Head, Start, chunked};
@@ -18,17 +19,49 @@ pub(super) struct Connection {
     wakes_at_ns: u64,
     /// Nothing was sent since the last pause: two of them could be longer than a time limit.
     has_paused: bool,
+    /// Nothing was received since the last one.
+    has_paused_reading: bool,
     /// What happens when all output is sent.
     then: Then,
     /// It has responded to a request.
     has_served: bool,
+    /// The request of FastCGI whose parameters are not complete; `None`: the connection is one of HTTP/1.
+    records: Option<Records>,
 }
 
 struct Request {
     arrived: Arrived,
-    body: Decoder,
+    body: Body,
     behaviour: Behaviour,
     has_responded: bool,
+}
+
+enum Body {
+    Http1(Decoder),
+    FastCgi(Records),
+}
+
+impl Body {
+    fn take(&mut self, input: &mut Vec<u8>) -> Result<(), String> {
+        match self {
+            Body::Http1(decoder) => decoder.take(input),
+            Body::FastCgi(records) => records.take(input, false),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        match self {
+            Body::Http1(decoder) => decoder.is_complete,
+            Body::FastCgi(records) => records.is_complete,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Body::Http1(decoder) => &decoder.body,
+            Body::FastCgi(records) => &records.body,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +77,7 @@ enum Then {
 impl Connection {
     /// `input` was received already.
     pub(super) fn new(socket: Socket, actor: Actor, input: Vec<u8>) -> Connection {
+        let is_fastcgi = input.first() == Some(&fastcgi::VERSION);
         Connection {
             socket,
             actor,
@@ -53,8 +87,10 @@ impl Connection {
             sent: 0,
             wakes_at_ns: 0,
             has_paused: false,
+            has_paused_reading: false,
             then: Then::Next,
             has_served: false,
+            records: is_fastcgi.then(Records::default),
         }
     }
 
@@ -97,7 +133,7 @@ impl Connection {
     ) -> Result<Did, String> {
         let reads = match &self.request {
             // It reads a request only when the one before has its response.
-            Some(request) => !request.body.is_complete && request.behaviour.fault != Some(Fault::Deaf),
+            Some(request) => !request.body.is_complete() && request.behaviour.fault != Some(Fault::Deaf),
             None => self.then == Then::Next && self.sent == self.output.len(),
         };
         if !reads {
@@ -110,6 +146,14 @@ impl Connection {
                 return Ok(Did::Something);
             }
         }
+        // It is slow to read a body.
+        if self.request.is_some() && !self.has_paused_reading && random.u8(..24) == 0 {
+            self.has_paused_reading = true;
+            let pause_ms = random.u64(1..=PAUSE_MS_MAX);
+            shared.event(self.actor, Event::Pause(pause_ms));
+            self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+            return Ok(Did::Something);
+        }
         let most = draw_room(random);
         match self.socket.receive(&mut self.input, most) {
             Received::Nothing => {
@@ -120,7 +164,10 @@ impl Connection {
                 }
                 return Ok(Did::Nothing);
             }
-            Received::Bytes(bytes) => shared.event(self.actor, Event::Received(bytes)),
+            Received::Bytes(bytes) => {
+                self.has_paused_reading = false;
+                shared.event(self.actor, Event::Received(bytes));
+            }
             Received::End | Received::Reset => {
                 shared.event(self.actor, Event::Closed);
                 return Ok(Did::Ended);
@@ -137,11 +184,12 @@ impl Connection {
         shared: &mut Shared<'_>,
     ) -> Result<(), String> {
         if self.request.is_none() {
-            let Some((head, length)) = Head::request(&self.input)? else { return Ok(()) };
-            self.input.drain(..length);
+            let Some((head, body)) = self.read_head()? else { return Ok(()) };
             let Start::Request { method, target } = &head.start else { return Err("no request".to_owned()) };
             let arrived = Arrived::new(role, method, target, |name| head.field(name), shared, self.actor)?;
-            let body = Decoder::new(head.framing(Framing::None)?);
+            if let Body::FastCgi(_) = body {
+                arrived.check_length(head.field("content-length"))?;
+            }
             let behaviour = Behaviour::draw(random, shared.scene.upstreams_fail);
             // Also if it never gets to respond.
             shared.upstreams_failed |= behaviour.fault.is_some();
@@ -149,20 +197,33 @@ impl Connection {
         }
         let Some(request) = &mut self.request else { return Ok(()) };
         request.body.take(&mut self.input)?;
-        request.arrived.check_body(&request.body.body, request.body.is_complete, shared, self.actor)
+        request.arrived.check_body(request.body.bytes(), request.body.is_complete(), shared, self.actor)
+    }
+
+    /// The next request's head, and what reads its body.
+    fn read_head(&mut self) -> Result<Option<(Head, Body)>, String> {
+        let Some(records) = &mut self.records else {
+            let Some((head, length)) = Head::request(&self.input)? else { return Ok(None) };
+            self.input.drain(..length);
+            let body = Decoder::new(head.framing(Framing::None)?);
+            return Ok(Some((head, Body::Http1(body))));
+        };
+        records.take(&mut self.input, true)?;
+        let head = records.head()?;
+        Ok(head.map(|head| (head, Body::FastCgi(std::mem::take(records)))))
     }
 
     /// Makes the response if it is time. Returns whether it did something.
     fn respond(&mut self, role: Role, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> bool {
         let Some(request) = &mut self.request else { return false };
         if request.has_responded {
-            if self.sent == self.output.len() && request.body.is_complete && self.then == Then::Next {
+            if self.sent == self.output.len() && request.body.is_complete() && self.then == Then::Next {
                 self.request = None;
                 return true;
             }
             return false;
         }
-        if request.behaviour.start == Begin::AfterBody && !request.body.is_complete {
+        if request.behaviour.start == Begin::AfterBody && !request.body.is_complete() {
             return false;
         }
         if std::mem::take(&mut request.behaviour.pauses) {
@@ -175,12 +236,27 @@ impl Connection {
         request.has_responded = true;
         self.has_served = true;
         let made = match role {
-            Role::Application => application(&request.arrived, request.behaviour, random, shared, self.actor),
+            Role::Application => application(
+                &request.arrived,
+                request.behaviour,
+                self.records.is_none(),
+                random,
+                shared,
+                self.actor,
+            ),
             Role::Authorization => authorization(&request.arrived, request.behaviour),
         };
-        let response = written(&made, random);
+        let (response, end) = match self.records {
+            Some(_) => fastcgi::written(random, &cgi(&made)),
+            None => {
+                let response = written(&made, random);
+                let end = response.len();
+                (response, end)
+            }
+        };
         let Behaviour { closes, fault, .. } = request.behaviour;
-        self.then = if closes { Then::Close } else { Then::Next };
+        // Scripts cannot announce an end: a request could be on its way.
+        self.then = if closes && self.records.is_none() { Then::Close } else { Then::Next };
         self.output.clear();
         self.sent = 0;
         match fault {
@@ -191,11 +267,12 @@ impl Connection {
                 self.wakes_at_ns = shared.now_ns + 3 * TIME_MAX.as_nanos() as u64;
             }
             Some(Fault::Garbage) => {
+                // No record of FastCGI either.
                 self.output = b"HTTP/1.1 twohundred\r\n\r\n".to_vec();
                 self.then = Then::Close;
             }
             Some(Fault::HalfResponse) => {
-                let length = random.usize(..response.len());
+                let length = random.usize(..end);
                 self.output = response;
                 self.output.truncate(length);
                 self.then = Then::Close;
@@ -212,7 +289,7 @@ impl Connection {
         if self.sent == self.output.len() {
             let request = self.request.as_ref();
             let is_over = request.is_some_and(|request| request.has_responded);
-            let is_read = request.is_some_and(|request| request.body.is_complete);
+            let is_read = request.is_some_and(|request| request.body.is_complete());
             let has_fault = request.is_some_and(|request| request.behaviour.fault.is_some());
             return match self.then {
                 // One that keeps the rules reads the whole request before.
@@ -246,6 +323,17 @@ impl Connection {
             }
         }
     }
+}
+
+/// A response as a script writes it. FastCGI's records, not the response itself, mark its end.
+fn cgi(made: &Made) -> Vec<u8> {
+    let mut out = format!("Status: {} Status\r\n{}", made.status, made.lines).into_bytes();
+    if let (Framing::Length(length), false) = (made.framing, matches!(made.status, 204 | 304)) {
+        out.extend_from_slice(format!("Content-Length: {length}\r\n").as_bytes());
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(made.body.as_deref().unwrap_or_default());
+    out
 }
 
 /// A response as bytes.

@@ -332,7 +332,7 @@ impl Stream {
             Some(Fault::HalfResponse | Fault::Deaf) | None => {}
         }
         let made = match role {
-            Role::Application => application(&self.arrived, self.behaviour, random, shared, actor),
+            Role::Application => application(&self.arrived, self.behaviour, false, random, shared, actor),
             Role::Authorization => authorization(&self.arrived, self.behaviour),
         };
         if made.is_after_interim {

@@ -1,6 +1,7 @@
 //! An upstream: accepts connections, reads requests, and responds as drawn: early or late, in one way of framing or another, half or
 //! not at all.
 
+mod fastcgi;
 mod h1;
 mod h2;
 mod response;
@@ -8,10 +9,10 @@ mod response;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use crate::message::begins_body;
+use crate::message::is_part_of_body;
 use crate::model::Planned;
 use crate::scene::REFUSED;
-use crate::socket::{Did, Received, Socket};
+use crate::socket::{self, Did, Received, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
@@ -39,6 +40,8 @@ pub(crate) struct Upstream {
     random: fastrand::Rng,
     listener: UnixListener,
     accepted: usize,
+    /// Nobody else has connected.
+    has_accepted_all: bool,
     connections: Vec<Connection>,
 }
 
@@ -57,6 +60,8 @@ struct Arrived {
     allows: bool,
     /// The response that it may confirm.
     etag: Option<String>,
+    /// Bytes of its body that were checked.
+    checked: usize,
 }
 
 /// How a request is treated.
@@ -94,7 +99,15 @@ impl Upstream {
     pub(crate) fn new(number: usize, role: Role, path: &Path, random: fastrand::Rng) -> Upstream {
         let listener = UnixListener::bind(path).expect("a free path");
         listener.set_nonblocking(true).expect("a listener that does not block");
-        Upstream { number, role, random, listener, accepted: 0, connections: Vec::new() }
+        Upstream {
+            number,
+            role,
+            random,
+            listener,
+            accepted: 0,
+            has_accepted_all: false,
+            connections: Vec::new(),
+        }
     }
 
     /// When one of its connections goes on by itself.
@@ -102,15 +115,23 @@ impl Upstream {
         self.connections.iter().filter_map(Connection::wakes_at_ns).min()
     }
 
+    /// The server has done something.
+    pub(crate) fn server_did(&mut self) {
+        self.has_accepted_all = false;
+    }
+
     /// Does one thing. Returns whether there was one.
     pub(crate) fn step(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
-        if let Ok((stream, _)) = self.listener.accept() {
+        if !self.has_accepted_all
+            && let Some((stream, _)) = socket::accept(&self.listener)
+        {
             let actor = Actor::Upstream(self.number, self.accepted);
             self.accepted += 1;
             shared.event(actor, Event::Open);
             self.connections.push(Connection::New(Socket::new(stream), Vec::new(), actor));
             return Ok(true);
         }
+        self.has_accepted_all = true;
         let count = self.connections.len();
         let first = if count > 0 { self.random.usize(..count) } else { 0 };
         for at in (first..count).chain(0..first) {
@@ -187,27 +208,41 @@ impl Arrived {
         let etag = field("if-none-match").map(|etag| etag.trim_matches('"').to_owned());
         if role == Role::Authorization {
             let allows = !field("x-forwarded-uri").unwrap_or_default().starts_with(REFUSED);
-            return Ok(Arrived { planned: None, allows, etag });
+            return Ok(Arrived { planned: None, allows, etag, checked: 0 });
         }
         let now = shared.moment();
         let planned = shared.model.head(method, target, field("x-request"), now, shared.scene)?;
         shared.model.request_id(&planned, field("x-request-id"), shared.scene)?;
         let added = field("x-added");
-        let mut adds = shared.scene.configurations.iter().map(|configuration| configuration.adds_field);
-        let is_wrong = match added {
-            Some(_) => !adds.any(|adds| adds),
-            None => adds.all(|adds| adds),
-        };
+        let configurations = shared.model.configurations_of(planned.id, shared.scene);
+        let adds: Vec<bool> = configurations.map(|configuration| configuration.adds_field).collect();
+        let is_wrong = !adds.contains(&added.is_some());
         if is_wrong {
             return Err(format!("request {}: X-Added is {added:?}, against the rules", planned.id));
         }
         shared.event(actor, Event::SeenHead(planned.id));
-        Ok(Arrived { planned: Some(planned), allows: true, etag })
+        Ok(Arrived { planned: Some(planned), allows: true, etag, checked: 0 })
+    }
+
+    /// Checks `CONTENT_LENGTH`: a script reads so many bytes of the body.
+    fn check_length(&self, length: Option<&str>) -> Result<(), String> {
+        let Some(planned) = &self.planned else { return Ok(()) };
+        let is_right = match length {
+            Some(length) => length.parse() == Ok(planned.body_length),
+            None => planned.body_length == 0,
+        };
+        match is_right {
+            true => Ok(()),
+            false => Err(format!(
+                "request {}: CONTENT_LENGTH is {length:?}, its body has {} bytes",
+                planned.id, planned.body_length
+            )),
+        }
     }
 
     /// Checks what has come of its body so far.
     fn check_body(
-        &self,
+        &mut self,
         body: &[u8],
         is_complete: bool,
         shared: &mut Shared<'_>,
@@ -215,9 +250,10 @@ impl Arrived {
     ) -> Result<(), String> {
         let Some(planned) = &self.planned else { return Ok(()) };
         let (id, of) = (planned.id, planned.body_length);
-        if !begins_body(id, body) || body.len() > of {
+        if !is_part_of_body(id, self.checked, &body[self.checked..]) || body.len() > of {
             return Err(format!("an upstream got another body of request {id} than its client sent"));
         }
+        self.checked = body.len();
         if is_complete {
             shared.event(actor, Event::SeenRequest(id));
             if body.len() != of {

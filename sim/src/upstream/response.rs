@@ -1,7 +1,7 @@
 //! What upstreams respond.
 
 use super::{Arrived, Behaviour, Fault};
-use crate::message::{Framing, body};
+use crate::message::{BODY_BYTES_MAX, Framing, body};
 use crate::model::cache::{PLAIN_RESOURCES, Says, TAGS, tag_name};
 use crate::model::{End, Sent as SentResponse};
 use crate::trace::{Actor, Event};
@@ -20,10 +20,11 @@ pub(super) struct Made {
     pub(super) body: Option<Vec<u8>>,
 }
 
-/// The response to a client's request.
+/// The response to a client's request. `ends_at_close`: it is one whose end may be that of its connection.
 pub(super) fn application(
     arrived: &Arrived,
     behaviour: Behaviour,
+    ends_at_close: bool,
     random: &mut fastrand::Rng,
     shared: &mut Shared<'_>,
     actor: Actor,
@@ -45,6 +46,7 @@ pub(super) fn application(
         1 => random.usize(1..=100),
         2 => random.usize(1..=16_384),
         3 => random.usize(1..=70_000),
+        _ if random.u8(..3) == 0 => random.usize(1..=BODY_BYTES_MAX),
         _ => random.usize(1..=300_000),
     };
     let framing = match random.u8(..3) {
@@ -55,7 +57,7 @@ pub(super) fn application(
     let has_body = planned.method != "HEAD" && !matches!(status, 204 | 304);
     let body_tag = random.u32(..);
     let end = match behaviour.fault {
-        Some(Fault::HalfResponse) if framing == Framing::Close => End::Unknown,
+        Some(Fault::HalfResponse) if ends_at_close && framing == Framing::Close => End::Unknown,
         Some(Fault::HalfResponse) => End::Cut,
         _ => End::Whole(body_length),
     };

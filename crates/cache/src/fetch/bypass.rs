@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::{Reply, Request, Response};
+use flatout_engine::{ExchangeKey, Reply, Request, Response};
 use flatout_wire::Method;
 
 use crate::entry::Entry;
@@ -14,7 +14,7 @@ use crate::status::{CacheOutcome, CacheStatus};
 use crate::store::Store;
 use crate::tally::note_outcome;
 use crate::worker::CacheWorker;
-use flatout_gateway::{Finish, Forwarded, Forwarding, ResponseOrigin};
+use flatout_gateway::{Finish, Forwarded, Forwarding, Redirection, ResponseOrigin};
 
 /// The effect of a response on stored entries.
 pub(crate) enum StoreEffect {
@@ -104,6 +104,18 @@ impl Finish for CacheFinish {
             response,
         );
         self.inner.finish(response, by);
+    }
+
+    fn redirect(&self, held: Rc<dyn Finish>, exchange: ExchangeKey, response: &mut Response) -> Redirection {
+        let code = response.status().code();
+        let redirection = self.inner.redirect(held, exchange, response);
+        if redirection == Redirection::Taken
+            && let StoreEffect::Invalidate(invalid) = &self.after
+            && (200..400).contains(&code)
+        {
+            invalid.invalidate(response, &self.store);
+        }
+        redirection
     }
 }
 

@@ -21,6 +21,7 @@ use crate::respond::{self, add_cache_status};
 use crate::status::CacheStatus;
 use crate::tally::note_outcome;
 use crate::worker::CacheWorker;
+use flatout_gateway::private::{PrivateLifetime, is_redirected, private_lifetime};
 use flatout_gateway::{ResponseOrigin, Rules};
 use flatout_proxy::{Disposition, ParkedClient, ResponseSink};
 
@@ -51,6 +52,8 @@ pub(crate) struct Fill {
     guest: Cell<Option<GuestKey>>,
     /// The note of the upstream's response, for the log line of the client.
     note: Cell<u64>,
+    /// How long the upstream lets this cache use its response (`X-Accel-Expires`).
+    pub(super) lifetime: Cell<Option<PrivateLifetime>>,
     stream: RefCell<Option<Stream>>,
 }
 
@@ -73,7 +76,7 @@ impl Fill {
     ) -> Fill {
         let (guest, stream) = (Cell::new(None), RefCell::new(None));
         let (client, note) = (RefCell::new(client), Cell::default());
-        Fill { worker, flight, stale, client, order, guest, note, stream }
+        Fill { worker, flight, stale, client, order, guest, note, lifetime: Cell::default(), stream }
     }
 
     pub(super) fn key(&self) -> Key<'_> {
@@ -263,6 +266,13 @@ impl ResponseSink for Fill {
             return self.fail(lane, response, by);
         }
         let now_ms = clock::unix_milliseconds();
+        if is_redirected(&response) && status != Status::NOT_MODIFIED {
+            // What it leads to may differ for each client, and has a cache of its own.
+            return self.release(response, true);
+        }
+        if !self.order.rules.ignored.x_accel_expires {
+            self.lifetime.set(private_lifetime(&response, now_ms / 1000));
+        }
         match &self.stale {
             Some(stale) if status == Status::NOT_MODIFIED => return self.revalidated(lane, stale, &response),
             Some(stale)

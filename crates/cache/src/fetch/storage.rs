@@ -5,6 +5,8 @@ use flatout_lane::clock;
 use flatout_wire::Status;
 use flatout_wire::cache::{Exchange, Reason, StorageDecision, store, vary_names};
 
+use flatout_gateway::private::PrivateLifetime;
+
 use super::fill::Fill;
 use super::waiting_request::with_head;
 use crate::entry::{Content, Entry, Parts, stored_lines};
@@ -46,7 +48,18 @@ impl Fill {
             has_authorization_key: self.order.has_authorization_key,
             asks_no_store: self.order.directives.no_store,
         };
-        store(status, fields, &exchange, &self.order.rules.of(status.code()))
+        let mut rules = self.order.rules.of(status.code());
+        match self.lifetime.get() {
+            None => {}
+            Some(PrivateLifetime::Nothing) => return Err(Reason::NoStore),
+            // It is for this cache alone; what the response says otherwise is for those behind it.
+            Some(PrivateLifetime::Seconds(seconds)) => {
+                rules.validity = Some(seconds);
+                rules.ignored.cache_control = true;
+                rules.ignored.expires = true;
+            }
+        }
+        store(status, fields, &exchange, &rules)
     }
 
     /// The entry of a response that is stored.

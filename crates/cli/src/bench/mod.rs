@@ -13,7 +13,7 @@ use clap::{Arg, ArgMatches, ValueHint};
 use flatout_load::{Candidate, Control, Error, duel, search, trials};
 use flatout_report::require::{Check, junit, markdown};
 use flatout_report::secret::masked;
-use flatout_report::{Machine, Measured, Opponent, csv, hdr, html, json, text};
+use flatout_report::{Machine, Measured, Opponent, ResultOrigin, csv, hdr, html, json, text};
 
 use crate::command::{Command, with};
 use crate::setting::fill;
@@ -101,7 +101,8 @@ fn measure(url: &str, options: &BenchOptions) -> Result<Measured, Failure> {
     };
     screen.end();
     let machine = Machine::here();
-    Ok(Measured { plan, url: url.to_owned(), outcome, trials: figures, steps, comparison, machine })
+    let origin = ResultOrigin::now(std::env::args().skip(1));
+    Ok(Measured { plan, url: url.to_owned(), outcome, trials: figures, steps, comparison, machine, origin })
 }
 
 /// The two candidates of a comparison and the other one's name, if requested.

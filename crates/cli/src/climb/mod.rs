@@ -16,7 +16,7 @@ use clap::{Arg, ArgMatches};
 use flatout_climb::{ClimbProgress, End, Error, Outcome, run as climb};
 use flatout_engine::say;
 use flatout_report::climb::{Climb, Old, html, json, text};
-use flatout_report::{Machine, secret};
+use flatout_report::{Machine, ResultOrigin, secret};
 use flatout_tune::{Host, Session, quote};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -77,6 +77,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let outcome = watched(|stop, watch| climb(&plan, &mut tunings, stop, watch))?;
     let mut climbed = Climb {
         command: Some(command_line()),
+        date: Some(ResultOrigin::now(std::iter::empty()).date),
         url: plan.url.clone(),
         objective: plan.objective,
         outcome,

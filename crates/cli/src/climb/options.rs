@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flatout_climb::{
-    Attempt, Config, Fault, FaultAt, Generator, LAB_DEVICE, LoadRate, Needs, Objective, Plan, Rung,
+    Attempt, Config, Facts, Fault, FaultAt, Generator, LAB_DEVICE, LoadRate, Needs, Objective, Plan, Rung,
     ServerPlan, Tuned, Variant,
 };
 use flatout_config::Places;
@@ -46,6 +46,7 @@ pub(crate) struct ClimbOptions {
     /// Rungs in order: those of a plan file, or the variants of flags.
     pub(crate) rungs: Vec<Rung>,
     pub(crate) low_risk: bool,
+    pub(crate) cache_time: Option<Duration>,
     pub(crate) accepts_risk: bool,
     pub(crate) stops: Vec<u32>,
     pub(crate) state: Option<PathBuf>,
@@ -83,6 +84,7 @@ impl Default for ClimbOptions {
             places: None,
             rungs: Vec::new(),
             low_risk: false,
+            cache_time: None,
             accepts_risk: false,
             stops: Vec::new(),
             state: None,
@@ -172,7 +174,7 @@ impl ClimbOptions {
         if is_by_itself && self.is_bundled() {
             rungs.extend(bundled_rungs());
         } else if is_by_itself && let ServerPlan::Command(command) = &server {
-            let (proposals, found) = Config::proposals(command, allowed_cpus().len());
+            let (proposals, found) = Config::proposals(command, self.facts());
             let new = proposals.into_iter().filter(|rung| rungs.iter().all(|other| other.name != rung.name));
             rungs.extend(new.collect::<Vec<_>>());
             config = found;
@@ -284,6 +286,11 @@ impl ClimbOptions {
             },
             _ => rung,
         }
+    }
+
+    /// What proposals for a server's configuration depend on.
+    fn facts(&self) -> Facts {
+        Facts { cpus: allowed_cpus().len(), cache_time: self.cache_time }
     }
 
     /// Whether the bundled server is used.

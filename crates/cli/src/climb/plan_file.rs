@@ -250,7 +250,7 @@ skip "xps" reason="it has one queue"
             ("rung gro\npairs-max 2", "2:11: pairs at most: got 2, need 5 to 10000"),
             ("pairs 50\npairs-max 10\nrung gro", "2:11: pairs at most: got 10, need 50 to"),
             ("pairs 20000\nrung gro", "1:7: pairs at least: got 20000, need 4 to"),
-            ("shapley 2\nrung gro", "1:9: orders: got 2, need 4 to 1000"),
+            ("shapley 2\nrung gro", "1:9: orders: got 2, need 6 to 1000"),
             ("  connections 0\nrung gro", "1:15: connections: got 0, need 1 to"),
             (
                 "connections 4000000000\nrung gro",

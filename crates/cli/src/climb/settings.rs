@@ -127,6 +127,17 @@ const SERVER: &[Setting<ClimbOptions>] = &[
             Ok(())
         },
     },
+    Setting {
+        name: "cache-time",
+        value: "TIME",
+        default: "",
+        help: "try a response cache, too: you agree that a response may be served again for so long; without it none is tried, \
+               because only the application's author can know",
+        set: |options, text| {
+            options.cache_time = Some(value::time(text)?);
+            Ok(())
+        },
+    },
 ];
 
 const LOAD: &[Setting<ClimbOptions>] = &[
@@ -410,7 +421,7 @@ const METHOD: &[Setting<ClimbOptions>] = &[
         name: "shapley",
         value: "N",
         default: "0",
-        help: "put the rungs in place in so many random orders too, and report what each adds on average; 4 or more",
+        help: "put the rungs in place in so many random orders too, and report what each adds on average; 6 or more",
         set: |options, text| {
             options.orders = value::number(text)?;
             Ok(())

@@ -3,23 +3,19 @@
 use std::io::Write;
 use std::path::Path;
 
-use clap::{Arg, ArgAction, ArgMatches, ValueHint};
-use flatout_config::formatted;
-use flatout_server::Plan;
-use flatout_site::Fault;
-use flatout_site::explain::{Advice, AdviceKind, advice};
-
-use super::site::Built;
-use super::{channels, manual, schema, source};
+use super::site::shown;
+use super::{channels, manual, notes, schema, source};
 use crate::command::Command;
 use crate::setting::words;
 use crate::{Failure, print};
+use clap::{Arg, ArgAction, ArgMatches, ValueHint};
+use flatout_config::formatted;
 
 pub(crate) const CHECK: Command = Command {
     name: "check",
     about: "Check site files",
-    more: "Exit status: 0 if all files are valid, 2 otherwise; the first mistake is shown with its line and column. \
-           Notes and warnings explain what a valid file does that may surprise; they do not change the exit status.",
+    more: "Exit status: 0 if all files are valid, 2 otherwise; all mistakes are shown with their lines and columns. \
+           Notes and warnings explain what a valid file does that may surprise, and which folders, certificates and names of upstreams this machine lacks; they do not change the exit status.",
     examples: &[
         ("flatout check site.kdl", "before a reload"),
         ("flatout check --schema > site.schema.json", "the settings as a JSON schema"),
@@ -40,22 +36,12 @@ pub(crate) const CHECK: Command = Command {
         if matches.get_flag("reference") {
             return print(&manual::text());
         }
-        for file in words(matches, FILES) {
-            let mut built = source::built(Path::new(&file)).map_err(Failure::Usage)?;
-            let checked = built.check().map_err(Failure::Usage)?;
-            for note in notes(&built, checked.plan()).map_err(|fault| Failure::Usage(built.fault(&fault)))? {
-                let _ = writeln!(std::io::stderr(), "{file}:{note}");
-            }
-            print(&format!("{file}: valid\n"))?;
-            for warning in channels::warnings(&built, checked.plan()) {
-                print(&format!("{file}: warning: {warning}\n"))?;
-            }
-            // The file may be for another machine, so this is no mistake in it.
-            if let Err(why) = flatout_server::examine(&checked) {
-                let _ = writeln!(std::io::stderr(), "{file}: warning: a server would not start here: {why}");
-            }
+        let mistakes: Vec<String> =
+            words(matches, FILES).iter().filter_map(|file| check(file).err()).collect();
+        match mistakes.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::Usage(mistakes.join("\n"))),
         }
-        Ok(())
     },
 };
 
@@ -75,30 +61,28 @@ pub(crate) const FMT: Command = Command {
     run: fmt,
 };
 
-/// What a reader of a valid file might not expect, each with its line.
-fn notes(built: &Built, plan: &Plan) -> Result<Vec<String>, Fault> {
-    let note = |found: Advice| {
-        let place = |route: usize| built.places.routes.get(found.site)?.get(route);
-        let line = |route: usize| place(route).map_or(0, |at| built.tree.line(at));
-        let routes = &plan.sites.sites.get(found.site)?.routes;
-        let (route, other) = (routes.get(found.route)?, routes.get(found.other)?);
-        let (name, other_name, other_line) = (&route.name, &other.name, line(found.other));
-        let alike = routes.iter().filter(|other| other.path.is_same(&route.path));
-        let methods: Vec<&str> = alike.flat_map(|route| &route.methods).map(String::as_str).collect();
-        let text = match found.kind {
-            AdviceKind::Methods => format!(
-                "route `{name}` serves {} only; other methods get 405 after its rules, and do not go to route \
-                 `{other_name}` on line {other_line}",
-                methods.join(", ")
-            ),
-            AdviceKind::Pattern => format!(
-                "paths below route `{name}` that match `{other_name}` on line {other_line} get the rules of that route, \
-                 which lets in other clients; before-patterns=on keeps them here"
-            ),
-        };
-        Some(format!("{}: note: {text}", line(found.route)))
-    };
-    Ok(advice(&plan.sites)?.into_iter().filter_map(note).collect())
+/// Checks a file, and shows what a reader might not expect and what this machine lacks.
+///
+/// # Errors
+/// All mistakes.
+fn check(file: &str) -> Result<(), String> {
+    let path = Path::new(file);
+    let (mut built, mistakes) = source::read(path)?;
+    let warn = |text: &str| drop(writeln!(std::io::stderr(), "{file}:{text}"));
+    if !mistakes.is_empty() {
+        notes::lacks(&built, &built.plan).iter().for_each(|lack| warn(lack));
+        return Err(source::hinted(path, shown(&mistakes)));
+    }
+    let checked = built.check()?;
+    for note in notes::notes(&built, checked.plan()).map_err(|fault| built.fault(&fault))? {
+        warn(&note);
+    }
+    print(&format!("{file}: valid\n")).map_err(|failure| failure.to_string())?;
+    for warning in channels::warnings(&built, checked.plan()) {
+        print(&format!("{file}: warning: {warning}\n")).map_err(|failure| failure.to_string())?;
+    }
+    notes::lacks(&built, checked.plan()).iter().for_each(|lack| warn(lack));
+    Ok(())
 }
 
 const FILES: &str = "files";

@@ -9,8 +9,10 @@ use flatout_push::Kind;
 use flatout_server::Checked;
 use flatout_site::Fault;
 use flatout_site::explain::{Explained, Question, explain};
-use flatout_site::plan::{Action, PathMatch, PathPolicy, Plan, Reroute, Route, RouteEntry, Rules};
+use flatout_site::plan::{Action, PathMatch, PathPolicy, Plan, Reroute, Route, RouteEntry, Site};
 
+use super::explain_rules::{of_blocks, of_guards, of_response, of_rewrites};
+use super::explain_settings::{Met, of_settings};
 use super::format;
 use super::site::Built;
 use super::source::built;
@@ -72,11 +74,10 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let question = question.map_err(Failure::Usage)?;
     let mut built = built(std::path::Path::new(&one("config"))).map_err(Failure::Usage)?;
     let checked = built.check().map_err(Failure::Usage)?;
-    let sites = &checked.plan().sites;
     let (listen, explained) =
         explained(&checked, &question).map_err(|fault| Failure::Usage(fault.to_string()))?;
     let has_own = checked.plan().site_listen.iter().any(|own| !own.is_empty());
-    let mut text = lines_of(&built, sites, &explained, listen.filter(|_| has_own));
+    let mut text = lines_of(&built, checked.plan(), &explained, listen.filter(|_| has_own), question.is_tls);
     if matches.get_flag("cost") {
         let _ = writeln!(text, "{:<10} at most {} steps of conditions", "cost", explained.steps);
     }
@@ -137,48 +138,87 @@ fn question(method: &str, url: &str, fields: &[String], from: &str) -> Result<Qu
 
 /// Lines of a name and what it is.
 #[derive(Default)]
-struct Lines(String);
+pub(super) struct Lines(String);
 
 impl Lines {
-    fn line(&mut self, name: &str, text: impl AsRef<str>) {
+    pub(super) fn line(&mut self, name: &str, text: impl AsRef<str>) {
         let _ = writeln!(self.0, "{name:<10} {}", text.as_ref());
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.0
     }
 }
 
-fn lines_of(built: &Built, plan: &Plan, explained: &Explained, listen: Option<&Listen>) -> String {
+/// All lines: the way of the request to its route, what it meets there, and what happens to the response.
+fn lines_of(
+    built: &Built,
+    server: &flatout_server::Plan,
+    explained: &Explained,
+    listen: Option<&Listen>,
+    is_tls: bool,
+) -> String {
+    let plan = &server.sites;
     let mut lines = Lines::default();
     if let Some(listen) = listen {
         lines.line("listen", listen.address.to_string());
+    }
+    if server.https_redirect && !is_tls {
+        lines.line(
+            "first",
+            "308, a redirect to https (https-redirect); what follows is for the other ways to this server",
+        );
     }
     let site = explained.site.and_then(|at| Some((at, plan.sites.get(at)?)));
     if let Some((at, site)) = site {
         let line = built.places.sites.get(at).map_or(0, |at| built.tree.line(at));
         lines.line("site", format!("{}, line {line}", site.name));
     }
+    let place_of =
+        |site: usize, route: usize| built.places.routes.get(site).and_then(|routes| routes.get(route));
+    let mut met = Met { route: None, site: None, place: None, upstream: None, is_tls };
+    met.site = explained.site.and_then(|at| built.places.sites.get(at)).cloned();
     match (&explained.route, site) {
         (Ok(at), Some((site_at, site))) if site.routes.get(*at).is_some() => {
             let route = &site.routes[*at];
-            let place = built.places.routes.get(site_at).and_then(|routes| routes.get(*at));
+            let place = place_of(site_at, *at);
             let line = place.map_or(0, |at| built.tree.line(at));
             lines.line("route", format!("{}, line {line}", route.name));
             lines.line("because", why(route));
+            rewrites(&mut lines, plan, site, route);
             lines.line("path", &explained.path);
+            of_guards(&mut lines, plan, &route.rules);
             of_action(&mut lines, plan, route, explained);
-            of_rules(&mut lines, plan, &route.rules);
+            of_response(&mut lines, plan, &route.rules);
+            of_blocks(&mut lines, plan, &route.rules);
+            if let Action::Reroute(Reroute::Named(name)) = &route.action {
+                of_named(&mut lines, built, plan, (site_at, name), explained);
+            }
+            (met.route, met.place) = (Some(route), place.cloned());
+            if let Action::Proxy(forward) = &route.action {
+                met.upstream = plan.upstreams.get(forward.upstream).map(|upstream| upstream.name.clone());
+            }
         }
         (Err(refused), _) => {
             lines.line("response", format!("{}: {}", refused.status, refused.reason));
             if let Some((site_at, site)) = site {
                 let route = refused.route.and_then(|at| Some((at, site.routes.get(at)?)));
                 if let Some((at, route)) = route {
-                    let place = built.places.routes.get(site_at).and_then(|routes| routes.get(at));
-                    let line = place.map_or(0, |at| built.tree.line(at));
+                    let line = place_of(site_at, at).map_or(0, |at| built.tree.line(at));
                     lines.line("rules", format!("of route {}, line {line}, apply first", route.name));
                 }
-                of_rules(&mut lines, plan, route.map_or(&site.rules, |(_, route)| &route.rules));
+                let rules = route.map_or(&site.rules, |(_, route)| &route.rules);
+                of_guards(&mut lines, plan, rules);
+                of_response(&mut lines, plan, rules);
             }
         }
         _ => {}
+    }
+    of_settings(&mut lines, built, &met);
+    let of_site =
+        |log: &&flatout_observe::log::Plan| log.site.is_none() || log.site.map(usize::from) == explained.site;
+    for log in server.logs.iter().filter(of_site) {
+        lines.line("log", log.path.display().to_string());
     }
     for condition in &explained.conditions {
         let truth = match condition.holds {
@@ -195,6 +235,30 @@ fn lines_of(built: &Built, plan: &Plan, explained: &Explained, listen: Option<&L
         lines.line("client", client.to_string());
     }
     lines.0
+}
+
+/// Those of its site apply before a route is chosen, those of the route after that.
+fn rewrites(lines: &mut Lines, plan: &Plan, site: &Site, route: &Route) {
+    of_rewrites(lines, plan, &site.rewrites);
+    of_rewrites(lines, plan, &route.rewrites);
+}
+
+/// The route that a request continues at.
+fn of_named(
+    lines: &mut Lines,
+    built: &Built,
+    plan: &Plan,
+    (site, name): (usize, &str),
+    explained: &Explained,
+) {
+    let Some(routes) = plan.sites.get(site).map(|site| &site.routes) else { return };
+    let Some((at, route)) = routes.iter().enumerate().find(|(_, route)| route.name == *name) else { return };
+    let line = built.places.routes.get(site).and_then(|places| places.get(at));
+    lines.line("route", format!("{name}, line {}", line.map_or(0, |at| built.tree.line(at))));
+    of_guards(lines, plan, &route.rules);
+    of_action(lines, plan, route, explained);
+    of_response(lines, plan, &route.rules);
+    of_blocks(lines, plan, &route.rules);
 }
 
 fn why(route: &Route) -> String {
@@ -258,6 +322,15 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
             }
             lines.line("asked for", &explained.target);
             lines.line("slow clients", of_buffering(plan, forward));
+            if forward.private.accel {
+                lines.line(
+                    "instructions",
+                    "X-Accel-Redirect, X-Accel-Expires and X-Accel-Charset are followed",
+                );
+            }
+            for allowed in &route.rules.sendfile {
+                lines.line("X-Sendfile", format!("{}/… by the route of {}", allowed.folder, allowed.path));
+            }
         }
         Action::Push(push) => {
             let kind = match push.history.kind {
@@ -286,7 +359,7 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
     lines.line("paths", paths);
 }
 
-fn of_upstream(upstream: &Upstream) -> String {
+pub(super) fn of_upstream(upstream: &Upstream) -> String {
     let servers = upstream.servers.iter().map(|server| {
         let address = match &server.address {
             Server::Socket(address) => address.to_string(),
@@ -298,66 +371,4 @@ fn of_upstream(upstream: &Upstream) -> String {
         format!("{scheme}{address}{backup}")
     });
     format!("{}: {}", upstream.name, servers.collect::<Vec<_>>().join(", "))
-}
-
-fn of_rules(lines: &mut Lines, plan: &Plan, rules: &Rules) {
-    if let Some(closed) = &rules.maintenance {
-        lines.line("closed", format!("503, except for {} networks", closed.except.len()));
-    }
-    if !rules.access.is_empty() {
-        lines.line("access", rules.access.iter().map(format::access).collect::<Vec<_>>().join(", "));
-    }
-    for used in &rules.rates {
-        let Some(rate) = plan.rates.get(used.rate) else { continue };
-        lines.line(
-            "rate",
-            format!(
-                "{} in {} with a burst of {}, for {} ({}); more get {}{}",
-                rate.requests,
-                format::time(rate.window),
-                used.burst,
-                format::limited(plan, &rate.key),
-                rate.name,
-                used.status,
-                used.delay.map_or_else(String::new, |at_once| format!(
-                    "; requests of the burst after the first {at_once} wait"
-                )),
-            ),
-        );
-    }
-    if rules.satisfies_any {
-        lines.line("satisfy", "any of access, password and authority is enough");
-    }
-    if let Some(auth) = &rules.basic_auth {
-        lines.line("password", &auth.realm);
-    }
-    if let Some(auth) = &rules.forward_auth {
-        lines.line("authority", plan.upstreams.get(auth.upstream).map(of_upstream).unwrap_or_default());
-    }
-    if let Some(bytes) = rules.body.bytes_max {
-        lines.line("body", format!("at most {bytes} bytes"));
-    }
-    for at in &rules.concurrency {
-        let Some(limit) = plan.concurrency.get(*at) else { continue };
-        lines.line(
-            "at once",
-            format!(
-                "{} for {}, {} more wait up to {} ({})",
-                limit.requests_max,
-                format::limited(plan, &limit.key),
-                limit.queue_max,
-                format::time(limit.queue_time_max),
-                limit.name
-            ),
-        );
-    }
-    for (name, fields) in [("asked with", &rules.request_fields), ("answered", &rules.response_fields)] {
-        if !fields.is_empty() {
-            let names: Vec<&str> = fields.iter().map(|rule| rule.name.as_str()).collect();
-            lines.line(name, format!("changed fields: {}", names.join(", ")));
-        }
-    }
-    for page in &rules.error_pages {
-        lines.line("page", format!("for {}", format::statuses(&page.statuses)));
-    }
 }

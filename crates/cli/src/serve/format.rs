@@ -37,6 +37,7 @@ pub(super) fn balance(balance: &Balance) -> String {
     match balance {
         Balance::RoundRobin => "round-robin".to_owned(),
         Balance::LeastConnections => "least-connections".to_owned(),
+        Balance::LeastTime => "least-time".to_owned(),
         Balance::TwoChoices => "two-choices".to_owned(),
         Balance::Sticky { cookie } => format!("sticky, by the cookie {cookie}"),
         Balance::Hash(key) => match key {

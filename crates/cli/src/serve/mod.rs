@@ -10,11 +10,15 @@ mod blocks;
 mod channels;
 pub(crate) mod check;
 pub(crate) mod explain;
+mod explain_rules;
+mod explain_settings;
 mod format;
 mod grammar;
 mod manual;
+mod notes;
 mod options;
 mod parse;
+mod php;
 mod prerender;
 pub(crate) mod purge;
 pub(crate) mod refused;
@@ -31,7 +35,7 @@ mod tests;
 pub(crate) mod upgrade;
 pub(crate) mod upstream;
 mod values;
-mod welcome;
+pub(crate) mod welcome;
 mod when;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
@@ -67,6 +71,7 @@ pub(crate) const COMMAND: Command = Command {
         ),
         ("flatout serve ./public --tls local", "HTTPS for development, by a CA of this machine"),
         ("flatout serve --to unix:/run/api.sock", "in front of an application"),
+        ("flatout serve ./wordpress --php", "a folder of PHP, run by php-fpm; see docs/proxy.md"),
         ("flatout serve --push /live --push-token SECRET", "messages to browsers; see docs/push.md"),
         ("flatout serve -c site.kdl", "everything in one file; see docs/site-file.md"),
     ],
@@ -78,6 +83,7 @@ const FOLDER: &str = "folder";
 const CONFIG: &str = "config";
 const TO: &str = "to";
 const PORT: &str = "port";
+const PHP: &str = "php";
 const PUSH: &str = "push";
 
 fn arguments(command: clap::Command) -> clap::Command {
@@ -95,6 +101,15 @@ fn arguments(command: clap::Command) -> clap::Command {
         .action(ArgAction::Append)
         .help("An upstream server: http://HOST:PORT, https://HOST or unix:PATH; can be repeated")
         .value_hint(ValueHint::Url);
+    let php = Arg::new(PHP)
+        .long(PHP)
+        .value_name("ADDR")
+        .num_args(0..=1)
+        .default_missing_value("")
+        .help(
+            "Run the PHP scripts of DIR by php-fpm, found where distributions have it, or at unix:PATH or HOST:PORT; paths that are no \
+             file go to index.php",
+        );
     let push = Arg::new(PUSH).long(PUSH).value_name("PATH").help(
         "Serve channels below PATH: subscribe with GET PATH/CHANNEL, publish with POST (see --push-token)",
     );
@@ -105,7 +120,7 @@ fn arguments(command: clap::Command) -> clap::Command {
         .value_parser(clap::value_parser!(u16))
         .help("Listen on this port of this machine: short for --listen 127.0.0.1:PORT");
     let mut command =
-        command.arg(folder.value_hint(ValueHint::AnyPath)).arg(config).arg(port).arg(to).arg(push);
+        command.arg(folder.value_hint(ValueHint::AnyPath)).arg(config).arg(port).arg(to).arg(php).arg(push);
     for (heading, settings) in GROUPS {
         for setting in *settings {
             command = command.arg(argument(setting).help_heading(*heading));

@@ -139,6 +139,15 @@ pub(super) fn at_least_one<T: std::str::FromStr + PartialOrd + From<u8>>(text: &
     if value < T::from(1) { Err(format!("got `{text}`, need at least 1")) } else { Ok(value) }
 }
 
+/// The name of a parameter for FastCGI.
+pub(super) fn param_name(name: &str) -> Result<&str, String> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    match !name.is_empty() && name.bytes().all(is_name) {
+        true => Ok(name),
+        false => Err(format!("got `{name}`, need letters, digits and _")),
+    }
+}
+
 /// The name of a field.
 pub(super) fn field_name(text: &str) -> Result<String, String> {
     let is_name = !text.is_empty()

@@ -14,7 +14,7 @@ use super::options::{Level, ServeOptions};
 use super::parse;
 use super::prerender::rendered;
 use super::site::{Places, Reader};
-use super::values::{Values, place};
+use super::values::{Values, mistake, mistake_in};
 use super::when::ConditionalAction;
 
 /// Sites so far.
@@ -30,17 +30,14 @@ pub(super) struct Sites {
 pub(super) struct Hosts {
     pub(super) at: Range<usize>,
     pub(super) names: Vec<(String, Range<usize>)>,
+    /// Whether the site has no mistakes so far.
+    pub(super) is_whole: bool,
 }
 
 impl Sites {
     /// Adds a site with the routes among these nodes; its settings are already in `options`.
-    pub(super) fn add(
-        &mut self,
-        reader: Reader<'_>,
-        hosts: Hosts,
-        nodes: &[Node],
-        options: &ServeOptions,
-    ) -> Result<(), Mistake> {
+    pub(super) fn add(&mut self, reader: Reader<'_>, hosts: Hosts, nodes: &[Node], options: &ServeOptions) {
+        let before = reader.mistakes_count();
         let name = self.unique_name(&hosts, options);
         let mut site = Site {
             cache_space: if options.listens.is_empty() { String::new() } else { name.clone() },
@@ -51,23 +48,26 @@ impl Sites {
             ..Site::default()
         };
         for (name, at) in &hosts.names {
-            let host = parse::host(name).map_err(|message| reader.tree.mistake(at, message))?;
+            let host = parse::host(name).map_err(|message| reader.tree.mistake(at, message));
+            let Some(host) = reader.note(host) else { continue };
             let mut others = self.plan.sites.iter().zip(&self.places.sites).zip(&self.options);
             let excludes = |((other, _), at): &((&Site, _), &ServeOptions)| {
                 other.hosts.contains(&host) && options.shares_address(at)
             };
-            if let Some(((_, other), _)) = others.find(excludes) {
-                let message = format!("another site has `{name}`, on line {}", reader.tree.line(other));
-                return Err(reader.tree.mistake(at, message));
+            let wrong = match others.find(excludes) {
+                Some(((_, other), _)) => {
+                    Some(format!("another site has `{name}`, on line {}", reader.tree.line(other)))
+                }
+                None => site.hosts.contains(&host).then(|| format!("`{name}` occurs twice")),
+            };
+            match wrong {
+                Some(message) => drop(reader.note::<()>(Err(reader.tree.mistake(at, message)))),
+                None => site.hosts.push(host),
             }
-            if site.hosts.contains(&host) {
-                return Err(reader.tree.mistake(at, format!("`{name}` occurs twice")));
-            }
-            site.hosts.push(host);
         }
         let mut places = Vec::new();
         let site_name = site.name.clone();
-        let mut add = |route: Route, at: Range<usize>, is_rest: bool| -> Result<(), Mistake> {
+        let mut add = |route: Route, at: Range<usize>, is_rest: bool| {
             if let Some(first) = site.routes.iter().position(|other| hides(other, &route)) {
                 let line = reader.tree.line(&places[first]);
                 let message = match route.when.is_empty() {
@@ -75,55 +75,59 @@ impl Sites {
                     true => format!("this route occurs twice; first on line {line}"),
                     false => format!("this is never used: the route on line {line} takes all its requests"),
                 };
-                return Err(reader.tree.mistake(&at, message));
+                reader.note::<()>(Err(reader.tree.mistake(&at, message)));
+                return;
             }
             places.push(at);
             site.routes.push(route);
-            Ok(())
         };
         let rest = options.within(Level::Route);
         // Those of the top of the file are for every site.
         let of_top: &[Node] = if options.level == Level::Top { &[] } else { &reader.tree.nodes };
         for nodes in [of_top, nodes] {
-            for conditional in reader.conditional_actions(nodes, options)? {
-                let (mut route, at) =
-                    self.conditional_route(reader, &conditional, &PathMatch::prefix("/"), &rest)?;
+            for conditional in reader.conditional_actions(nodes, options) {
+                let path = PathMatch::prefix("/");
+                let route = self.conditional_route(reader, &conditional, &path, &rest);
+                let Some((mut route, at)) = reader.note(route) else { continue };
                 route.entry = RouteEntry::BeforePaths;
-                for route in rendered(reader, route, &at, &rest, &site_name)? {
-                    add(route, at.clone(), false)?;
+                for route in reader.note(rendered(reader, route, &at, &rest, &site_name)).unwrap_or_default()
+                {
+                    add(route, at.clone(), false);
                 }
             }
         }
         for node in nodes.iter().filter(|node| node.name == "route") {
-            for (route, at) in self.routes(reader, node, options, &site_name)? {
-                add(route, at, false)?;
+            let routes = self.routes(reader, node, options, &site_name);
+            for (route, at) in reader.note(routes).unwrap_or_default() {
+                add(route, at, false);
             }
         }
         // The action of the site itself handles everything that no route does.
-        if let Some((action, at)) = self.action(reader, nodes, &rest)? {
-            let upstream_name = Sites::upstream_name(reader, nodes, &rest)?;
-            let route = self.route_of(PathMatch::prefix("/"), action, rest.clone());
-            for route in rendered(reader, Route { upstream_name, ..route }, &at, &rest, &site_name)? {
-                add(route, at.clone(), true)?;
+        if let Some((action, at)) = reader.note(self.action(reader, nodes, &rest)).flatten() {
+            let upstream_name = reader.note(Sites::upstream_name(reader, nodes, &rest)).flatten();
+            let route =
+                Route { upstream_name, ..self.route_of(PathMatch::prefix("/"), action, rest.clone()) };
+            for route in reader.note(rendered(reader, route, &at, &rest, &site_name)).unwrap_or_default() {
+                add(route, at.clone(), true);
             }
         }
-        if site.routes.is_empty() {
+        if site.routes.is_empty() && hosts.is_whole && reader.mistakes_count() == before {
             let message = "this site serves nothing; add files, proxy, push, redirect, respond or a route";
-            return Err(reader.tree.mistake(&hosts.at, message));
+            reader.note::<()>(Err(reader.tree.mistake(&hosts.at, message)));
         }
         for (route, at) in site.routes.iter_mut().zip(&places) {
             if let Action::Push(plan) = &mut route.action
                 && plan.group.is_empty()
             {
-                plan.group = channels::own_group(&site.name, route.path.text())
-                    .map_err(|message| reader.tree.mistake(at, message))?;
+                let group = channels::own_group(&site.name, route.path.text());
+                let group = group.map_err(|message| reader.tree.mistake(at, message));
+                plan.group = reader.note(group).unwrap_or_default();
             }
         }
         self.plan.sites.push(site);
         self.options.push(options.clone());
         self.places.sites.push(hosts.at);
         self.places.routes.push(places);
-        Ok(())
     }
 
     /// The name of a site: its first host name, with its first address if another site has that name.
@@ -154,32 +158,38 @@ impl Sites {
             true => Ok(PathMatch::prefix("/")),
             false => path(node),
         };
-        let path = path.map_err(|message| reader.tree.mistake(node.value_at(), message))?;
+        let path = path.map_err(|message| reader.tree.mistake(node.value_at(), message));
+        let inner = node.inner.as_deref().unwrap_or_default();
+        let mut options = site.within(Level::Route);
+        let when = node.key("when").map(|value| reader.condition(value, &options)).transpose();
+        let before = reader.mistakes_count();
+        reader.level(inner, &mut options);
+        let action = self.action(reader, inner, &options);
+        let (path, when) = (path?, when?);
         if let (true, Some(value)) = (is_named, node.key("when")) {
             return Err(reader.tree.mistake(&value.at, "a named route has no condition; put a when in it"));
         }
-        let inner = node.inner.as_deref().unwrap_or_default();
-        let mut options = site.within(Level::Route);
-        let when = node.key("when").map(|value| reader.condition(value, &options)).transpose()?;
-        reader.level(inner, &mut options)?;
         let entry = match node.key("entry").map(|value| value.text.as_str()) {
             Some("internal") => RouteEntry::Internal,
             _ if is_named => RouteEntry::Named,
             _ => RouteEntry::Paths,
         };
-        if is_named && !reader.conditional_actions(inner, &options)?.is_empty() {
+        if is_named && !reader.conditional_actions(inner, &options).is_empty() {
             let message = "an action under a condition is not possible in a named route; reroute to a path";
             return Err(reader.tree.mistake(node.value_at(), message));
         }
         let mut found = Vec::new();
-        for conditional in reader.conditional_actions(inner, &options)? {
+        for conditional in reader.conditional_actions(inner, &options) {
             let (mut route, at) = self.conditional_route(reader, &conditional, &path, &options)?;
             route.when.splice(0..0, when.clone());
             route.entry = entry;
             let routes = rendered(reader, route, &at, &options, site_name)?;
             found.extend(routes.into_iter().map(|route| (route, at.clone())));
         }
-        let Some((action, _)) = self.action(reader, inner, &options)? else {
+        let Some((action, _)) = action? else {
+            if !node.is_whole || reader.mistakes_count() > before {
+                return Ok(found);
+            }
             let message = "this route serves nothing; add files, proxy, push, redirect, respond or reroute";
             return Err(reader.tree.mistake(&node.at, message));
         };
@@ -244,10 +254,10 @@ impl Sites {
         nodes: &[Node],
         options: &ServeOptions,
     ) -> Result<Option<Template>, Mistake> {
-        let proxy = nodes.iter().find(|node| node.name == "proxy").map(|node| &node.values[0]);
-        let Some(value) = proxy.filter(|value| value.text.contains('$')) else { return Ok(None) };
-        let template = options.template(&value.text);
-        template.map(Some).map_err(|message| reader.tree.mistake(&value.at, message))
+        let has_variables = |node: &&Node| node.name == "proxy" && node.values[0].text.contains('$');
+        let Some(node) = nodes.iter().find(has_variables) else { return Ok(None) };
+        let template = options.template(&node.values[0].text);
+        template.map(Some).map_err(|message| mistake_in(reader.tree, node, message))
     }
 
     /// The action among these nodes.
@@ -265,7 +275,7 @@ impl Sites {
             return Err(reader.tree.mistake(&other.at, message));
         }
         let given = Values::of_node(node);
-        let at = |message: String| reader.tree.mistake(node.value_at(), message);
+        let at = |message: String| mistake_in(reader.tree, node, message);
         let action = match node.name.as_str() {
             "files" => {
                 let root = options.path(given.text());
@@ -287,9 +297,10 @@ impl Sites {
                     other => Err(super::values::Refused {
                         key: Some("status"),
                         message: format!("got {other}, need 301, 302, 303, 307 or 308"),
+                        ..super::values::Refused::default()
                     }),
                 });
-                let status = status.map_err(|bad| reader.tree.mistake(place(node, &bad), bad.message))?;
+                let status = status.map_err(|bad| mistake(reader.tree, node, &bad, bad.message.clone()))?;
                 Action::Redirect { status, to: options.template(given.text()).map_err(at)? }
             }
             "reroute" => Action::Reroute(options.reroute(given.text()).map_err(at)?),
@@ -297,7 +308,7 @@ impl Sites {
             _ => {
                 let status = parse::status(given.text(), 200..=599).map_err(at)?;
                 let body = options.template(given.value(1).unwrap_or_default());
-                let body = body.map_err(|message| reader.tree.mistake(&node.values[1].at, message))?;
+                let body = body.map_err(at)?;
                 let content_type = given.key("type").unwrap_or("text/plain; charset=utf-8").to_owned();
                 Action::Respond { status, content_type, body }
             }

@@ -1,11 +1,13 @@
 //! Converts a site file into plans.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use flatout_cache::DiskPlan;
-use flatout_config::{Mistake, Node, Tree};
+use flatout_config::{Mistake, Node, Tree, in_order};
 use flatout_engine::MessagePlan;
 use flatout_observe::log;
+use flatout_proxy::{Server, Upstream};
 use flatout_server::{AcmePart, Checked, Invalid, Plan, PrerenderPlan, SecurePart};
 use flatout_site::{Fault, Place};
 
@@ -15,7 +17,10 @@ use super::parse;
 use super::routes::{Hosts, Sites};
 use super::setting::{ServeSetting, SettingScope};
 use super::settings::{all, find};
-use super::values::{Values, place};
+use super::values::{Values, mistake};
+
+/// Mistakes that are shown at once.
+const MISTAKES_SHOWN_MAX: usize = 30;
 
 /// The plan from a site file, or from flags alone, and where its parts are in the file.
 pub(super) struct Built {
@@ -87,20 +92,46 @@ pub(super) type Flag = (&'static ServeSetting, Values);
 /// Builds plans from a tree. Flags override the same settings at the top of the file.
 ///
 /// # Errors
-/// The first mistake in the file; a mistake in a flag has no position.
-pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Result<Built, String> {
-    let shown = |mistake: Mistake| mistake.to_string();
+/// All mistakes in the file; a mistake in a flag has no position.
+pub(super) fn build(
+    read: (Tree, Vec<Mistake>),
+    base: &std::path::Path,
+    flags: &[Flag],
+) -> Result<Built, String> {
+    let (built, mistakes) = build_all(read, base, flags)?;
+    if mistakes.is_empty() { Ok(built) } else { Err(shown(&mistakes)) }
+}
+
+/// Mistakes as they are shown.
+pub(super) fn shown(mistakes: &[Mistake]) -> String {
+    let more = mistakes.len().saturating_sub(MISTAKES_SHOWN_MAX);
+    let more = (more > 0).then(|| format!("and {more} more mistakes"));
+    let texts = mistakes.iter().take(MISTAKES_SHOWN_MAX).map(ToString::to_string);
+    texts.chain(more).collect::<Vec<_>>().join("\n")
+}
+
+/// Builds what can be built of a tree, and finds all mistakes. With mistakes, the plan is only good for finding more of them.
+///
+/// # Errors
+/// A mistake in a flag, or a folder that is missing.
+pub(super) fn build_all(
+    (tree, mistakes): (Tree, Vec<Mistake>),
+    base: &std::path::Path,
+    flags: &[Flag],
+) -> Result<(Built, Vec<Mistake>), String> {
+    let has_nodes = !tree.nodes.is_empty() || mistakes.is_empty();
     let mut top = ServeOptions::new(base);
-    let reader = Reader { tree: &tree };
+    let mistakes = RefCell::new(mistakes);
+    let reader = Reader { tree: &tree, mistakes: &mistakes };
     reader.groups(&tree.nodes, &top);
-    reader.maps(&top).map_err(shown)?;
-    reader.variables(&tree.nodes, &mut top).map_err(shown)?;
+    reader.maps(&top);
+    reader.variables(&tree.nodes, &mut top);
     let is_flag = |setting: &ServeSetting| flags.iter().any(|(flag, _)| flag.name == setting.name);
     for of_upstreams in [true, false] {
         let now = |setting: &ServeSetting| (setting.stands == SettingScope::Upstream) == of_upstreams;
-        reader.settings(&tree.nodes, &mut top, |setting| now(setting) && !is_flag(setting)).map_err(shown)?;
+        reader.settings(&tree.nodes, &mut top, |setting| now(setting) && !is_flag(setting));
         if !of_upstreams {
-            reader.blocks(&tree.nodes, &mut top).map_err(shown)?;
+            reader.blocks(&tree.nodes, &mut top);
         }
         top.base = std::path::PathBuf::new();
         for (setting, given) in flags.iter().filter(|(setting, _)| now(setting)) {
@@ -109,30 +140,39 @@ pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Resul
         }
         top.base = base.to_owned();
         if of_upstreams {
-            reader.upstreams(&top).map_err(shown)?;
+            reader.upstreams(&top);
         }
     }
-    reader.proxy_protocol(&tree.nodes, &mut top).map_err(shown)?;
+    reader.note(reader.proxy_protocol(&tree.nodes, &mut top));
     let mut sites = Sites::default();
     let mut logs: Vec<_> = top.logs.iter().map(|log| log.clone().plan(&top.log, None)).collect();
     for node in tree.nodes.iter().filter(|node| node.name == "site") {
-        let options = reader.site(node, &top, &mut sites).map_err(shown)?;
+        let options = reader.site(node, &top, &mut sites);
         let index = u16::try_from(sites.plan.sites.len() - 1).ok();
         logs.extend(options.logs.into_iter().map(|log| log.plan(&options.log, index)));
     }
     let answers = |node: &&Node| node.name == "route" || ACTIONS.contains(&node.name.as_str());
     if let Some(first) = tree.nodes.iter().find(answers) {
-        let hosts = Hosts { at: first.at.clone(), names: vec![("*".to_owned(), first.at.clone())] };
+        let hosts = Hosts {
+            at: first.at.clone(),
+            names: vec![("*".to_owned(), first.at.clone())],
+            is_whole: mistakes.borrow().is_empty(),
+        };
         // It is served at all addresses of the server.
         let mut rest = top.clone();
         rest.listens.clear();
-        sites.add(reader, hosts, &tree.nodes, &rest).map_err(shown)?;
+        sites.add(reader, hosts, &tree.nodes, &rest);
     }
-    if sites.plan.sites.is_empty() {
+    if sites.plan.sites.is_empty() && mistakes.borrow().is_empty() && has_nodes {
         let message = "nothing is served; add files, proxy, push, redirect, respond, a route or a site";
-        return Err(shown(tree.mistake(&(0..0), message)));
+        reader.note::<()>(Err(tree.mistake(&(0..0), message)));
     }
-    finish(top, sites, logs, tree)
+    let mistakes = in_order(mistakes.into_inner());
+    match finish(top, sites, logs, tree) {
+        Ok(built) => Ok((built, mistakes)),
+        Err(_) if !mistakes.is_empty() => Err(shown(&mistakes)),
+        Err(message) => Err(message),
+    }
 }
 
 fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Result<Built, String> {
@@ -203,31 +243,47 @@ fn secure_setting(part: SecurePart) -> &'static str {
     }
 }
 
-/// Reads nodes of a tree.
+/// Reads nodes of a tree. It notes a mistake and goes on, so that all are found.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'r> {
     pub(super) tree: &'r Tree,
+    /// Those found so far; some several times.
+    pub(super) mistakes: &'r RefCell<Vec<Mistake>>,
 }
 
 impl Reader<'_> {
+    /// The value, or its mistake is noted.
+    pub(super) fn note<T>(self, result: Result<T, Mistake>) -> Option<T> {
+        result.map_err(|mistake| self.mistakes.borrow_mut().push(mistake)).ok()
+    }
+
+    /// The number of mistakes so far.
+    pub(super) fn mistakes_count(self) -> usize {
+        self.mistakes.borrow().len()
+    }
+
     /// Reads the settings of a level that `wanted` selects.
     pub(super) fn settings(
         self,
         nodes: &[Node],
         options: &mut ServeOptions,
         wanted: impl Fn(&ServeSetting) -> bool,
-    ) -> Result<(), Mistake> {
-        for node in nodes {
-            let Some(setting) = find(&node.name).filter(|setting| wanted(setting)) else { continue };
-            let given = Values::of_node(node);
-            (setting.set)(options, &given).map_err(|refused| {
-                let named = refused.key.map_or_else(|| setting.name.to_owned(), |key| format!("{key}="));
-                self.tree.mistake(place(node, &refused), format!("{named}: {}", refused.message))
-            })?;
-            // If the server's plan is invalid, the setting that was read last is to blame.
-            if setting.stands == SettingScope::Top {
-                options.server.check().map_err(|message| self.tree.mistake(node.value_at(), message))?;
+    ) {
+        for node in nodes.iter().filter(|node| node.is_whole) {
+            if let Some(setting) = find(&node.name).filter(|setting| wanted(setting)) {
+                self.note(self.setting(setting, node, options));
             }
+        }
+    }
+
+    fn setting(self, setting: &ServeSetting, node: &Node, options: &mut ServeOptions) -> Result<(), Mistake> {
+        (setting.set)(options, &Values::of_node(node)).map_err(|refused| {
+            let named = refused.key.map_or_else(|| setting.name.to_owned(), |key| format!("{key}="));
+            mistake(self.tree, node, &refused, format!("{named}: {}", refused.message))
+        })?;
+        // If the server's plan is invalid, the setting that was read last is to blame.
+        if setting.stands == SettingScope::Top {
+            options.server.check().map_err(|message| self.tree.mistake(node.value_at(), message))?;
         }
         Ok(())
     }
@@ -255,60 +311,67 @@ impl Reader<'_> {
         }
     }
 
-    fn upstreams(self, top: &ServeOptions) -> Result<(), Mistake> {
+    fn upstreams(self, top: &ServeOptions) {
         for node in self.tree.nodes.iter().filter(|node| node.name == "upstream") {
-            let name = &node.values[0];
-            if name.text.contains([':', '/']) || name.text.is_empty() {
-                let message = format!("got `{}`, need a name without colons and slashes", name.text);
-                return Err(self.tree.mistake(&name.at, message));
-            }
-            if top.shared.borrow().known.contains(&name.text) {
-                return Err(self
-                    .tree
-                    .mistake(&name.at, format!("there is another upstream `{}`", name.text)));
-            }
-            let inner = node.inner.as_deref().unwrap_or_default();
-            let mut options = top.within(Level::Upstream);
-            self.settings(inner, &mut options, |_| true)?;
-            let mut servers = Vec::new();
-            for server in inner.iter().filter(|node| node.name == "server") {
-                let at = |message| self.tree.mistake(server.value_at(), message);
-                let (address, is_tls) = parse::server(&server.values[0].text).map_err(at)?;
-                let mut found = options.server_at(address, is_tls);
-                let given = Values::of_node(server);
-                let weight = given.read("weight", parse::at_least_one);
-                found.weight =
-                    weight.map_err(|bad| self.tree.mistake(place(server, &bad), bad.message))?.unwrap_or(1);
-                found.backup = given.key("backup") == Some("on");
-                servers.push(found);
-            }
-            if servers.iter().all(|server| server.backup) {
-                let message = match servers.len() {
-                    0 => {
-                        format!("upstream `{}` needs a server, such as server \"127.0.0.1:8000\"", name.text)
-                    }
-                    _ => format!("all servers of `{}` are backups; at least one must not be", name.text),
-                };
-                return Err(self.tree.mistake(&node.at, message));
-            }
-            options.upstream.name = name.text.clone();
-            options.upstream.servers = servers;
-            options.upstream.check().map_err(|message| self.tree.mistake(&node.at, message))?;
+            let upstream = self.note(self.upstream(node, top));
             let mut shared = top.shared.borrow_mut();
-            shared.known.push(name.text.clone());
-            shared.upstreams.push(options.upstream);
+            shared.known.push(node.values[0].text.clone());
+            // What refers to one with a mistake is no mistake.
+            shared.upstreams.push(upstream.unwrap_or_else(|| top.upstream.clone()));
         }
-        Ok(())
     }
 
-    fn site(self, node: &Node, top: &ServeOptions, sites: &mut Sites) -> Result<ServeOptions, Mistake> {
+    fn upstream(self, node: &Node, top: &ServeOptions) -> Result<Upstream, Mistake> {
+        let name = &node.values[0];
+        let inner = node.inner.as_deref().unwrap_or_default();
+        let mut options = top.within(Level::Upstream);
+        let before = self.mistakes_count();
+        self.settings(inner, &mut options, |_| true);
+        let servers = inner.iter().filter(|node| node.name == "server");
+        let servers: Vec<_> = servers.filter_map(|node| self.note(self.server(node, &options))).collect();
+        if name.text.contains([':', '/']) || name.text.is_empty() {
+            let message = format!("got `{}`, need a name without colons and slashes", name.text);
+            return Err(self.tree.mistake(&name.at, message));
+        }
+        if top.shared.borrow().known.contains(&name.text) {
+            return Err(self.tree.mistake(&name.at, format!("there is another upstream `{}`", name.text)));
+        }
+        options.upstream.name = name.text.clone();
+        options.upstream.servers = servers;
+        let is_whole = node.is_whole && self.mistakes_count() == before;
+        if is_whole && options.upstream.servers.iter().all(|server| server.backup) {
+            let message = match options.upstream.servers.len() {
+                0 => format!("upstream `{}` needs a server, such as server \"127.0.0.1:8000\"", name.text),
+                _ => format!("all servers of `{}` are backups; at least one must not be", name.text),
+            };
+            return Err(self.tree.mistake(&node.at, message));
+        }
+        if is_whole {
+            options.upstream.check().map_err(|message| self.tree.mistake(&node.at, message))?;
+        }
+        Ok(options.upstream)
+    }
+
+    fn server(self, node: &Node, options: &ServeOptions) -> Result<Server, Mistake> {
+        let at = |message| self.tree.mistake(node.value_at(), message);
+        let (address, is_tls) = parse::server(&node.values[0].text).map_err(at)?;
+        let mut server = options.server_at(address, is_tls);
+        let given = Values::of_node(node);
+        let weight = given.read("weight", parse::at_least_one);
+        server.weight =
+            weight.map_err(|bad| mistake(self.tree, node, &bad, bad.message.clone()))?.unwrap_or(1);
+        server.backup = given.key("backup") == Some("on");
+        Ok(server)
+    }
+
+    fn site(self, node: &Node, top: &ServeOptions, sites: &mut Sites) -> ServeOptions {
         let names = node.values.iter().map(|value| (value.text.clone(), value.at.clone())).collect();
-        let hosts = Hosts { at: node.at.clone(), names };
+        let hosts = Hosts { at: node.at.clone(), names, is_whole: node.is_whole };
         let inner = node.inner.as_deref().unwrap_or_default();
         let mut options = top.within(Level::Site);
-        self.level(inner, &mut options)?;
-        self.proxy_protocol(inner, &mut options)?;
-        sites.add(self, hosts, inner, &options)?;
-        Ok(options)
+        self.level(inner, &mut options);
+        self.note(self.proxy_protocol(inner, &mut options));
+        sites.add(self, hosts, inner, &options);
+        options
     }
 }

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
-use flatout_config::{SITE_FILE, Source, Tree, quoted, read_tree};
+use flatout_config::{Mistake, SITE_FILE, Source, Tree, quoted, read_tree};
 use flatout_import::compare::Ask;
 use flatout_server::Checked;
 use flatout_site::plan::{Action, Host, PathMatch};
 
 use super::grammar::grammar;
-use super::site::{Built, Flag, build};
-use super::{CONFIG, FOLDER, PUSH, TO, flags_of, parse};
+use super::site::{Built, Flag, build, build_all};
+use super::{CONFIG, FOLDER, PHP, PUSH, TO, flags_of, parse, php};
 use crate::{Failure, setting::words, value};
 
 /// Default folder: the working directory.
@@ -36,16 +36,24 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
         file = folder.take().map(PathBuf::from);
     }
     let push = matches.get_one::<String>(PUSH);
-    if file.is_some() && (folder.is_some() || !upstreams.is_empty() || push.is_some()) {
+    let mut php = matches.get_one::<String>(PHP).cloned();
+    if folder.is_none() && php.as_deref().is_some_and(|given| !given.is_empty() && !php::is_address(given)) {
+        // `--php DIR`.
+        folder = php.replace(String::new());
+    }
+    if file.is_some() && (folder.is_some() || !upstreams.is_empty() || push.is_some() || php.is_some()) {
         return Err(Failure::Usage(
-            "a site file defines what is served; leave out DIR, --to and --push".to_owned(),
+            "a site file defines what is served; leave out DIR, --to, --php and --push".to_owned(),
         ));
+    }
+    if php.is_some() && !upstreams.is_empty() {
+        return Err(Failure::Usage("use one of --php and --to: both get what is no file".to_owned()));
     }
     if let Some(path) = push.filter(|path| !path.starts_with('/') || path.len() < 2) {
         return Err(Failure::Usage(format!("--{PUSH}: got `{path}`, need a path such as /live")));
     }
     let is_alone = file.is_none() && upstreams.is_empty() && push.is_none();
-    let folder = folder.or_else(|| is_alone.then(|| DIR_DEFAULT.to_owned()));
+    let folder = folder.or_else(|| (is_alone || php.is_some()).then(|| DIR_DEFAULT.to_owned()));
     let mut text = String::new();
     for upstream in &upstreams {
         parse::server(upstream).map_err(|message| Failure::Usage(format!("--{TO}: {message}")))?;
@@ -55,6 +63,17 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
         text = format!("upstream {TO} {{\n{servers}}}\nproxy {TO}\n");
     }
     match &folder {
+        Some(folder) if php.is_some() => {
+            let refused = |message| Failure::Usage(format!("--{PHP}: {message}"));
+            let hide: Vec<&str> = flags
+                .iter()
+                .filter(|(setting, _)| setting.name == "hide")
+                .flat_map(|(_, given)| given.values())
+                .filter(|name| *name != "off")
+                .collect();
+            let address = php::address(php.as_deref().unwrap_or_default()).map_err(refused)?;
+            text = php::site_file(folder, &address, &hide).map_err(refused)?;
+        }
         Some(folder) if upstreams.is_empty() => text = format!("files {}\n", quoted(folder)),
         Some(folder) => text.push_str(&format!("try-files {}\n", quoted(folder))),
         None => {}
@@ -85,18 +104,16 @@ impl Origin {
     /// Reads it.
     ///
     /// # Errors
-    /// The first mistake in it, formatted.
+    /// All mistakes in it, formatted.
     pub(super) fn read(&self) -> Result<Built, String> {
         match &self.file {
             Some(file) => {
-                let tree = tree(file)?;
-                build(tree, folder_of(file), &self.flags)
+                build(tree(file)?, folder_of(file), &self.flags).map_err(|mistakes| hinted(file, mistakes))
             }
             None => {
                 let source = Source::new("flags", self.text.clone().into_bytes(), &SITE_FILE);
-                let tree = source.and_then(|source| read_tree(source, &grammar()));
-                let tree = tree.map_err(|mistake| mistake.to_string())?;
-                let mut built = build(tree, Path::new(""), &self.flags)?;
+                let source = source.map_err(|mistake| mistake.to_string())?;
+                let mut built = build(read_tree(source, &grammar()), Path::new(""), &self.flags)?;
                 built.plan.is_constant = true;
                 Ok(built)
             }
@@ -111,14 +128,22 @@ pub(crate) fn checked(path: &Path) -> Result<Checked, String> {
 
 /// The plan from the file at `path`, without flags.
 pub(super) fn built(path: &Path) -> Result<Built, String> {
-    build(tree(path)?, folder_of(path), &[])
+    build(tree(path)?, folder_of(path), &[]).map_err(|mistakes| hinted(path, mistakes))
 }
 
-/// The first mistake in a text, if any.
+/// What can be read of the file at `path`, and all its mistakes.
+///
+/// # Errors
+/// It cannot be read at all.
+pub(super) fn read(path: &Path) -> Result<(Built, Vec<Mistake>), String> {
+    build_all(tree(path)?, folder_of(path), &[]).map_err(|mistakes| hinted(path, mistakes))
+}
+
+/// The mistakes in a text, if any.
 pub(crate) fn mistake(name: &str, text: &str) -> Option<String> {
     let source = Source::new(name, text.as_bytes().to_vec(), &SITE_FILE);
-    let tree = source.and_then(|source| read_tree(source, &grammar())).map_err(|mistake| mistake.to_string());
-    tree.and_then(|tree| build(tree, Path::new(""), &[])).err()
+    let source = source.map_err(|mistake| mistake.to_string());
+    source.and_then(|source| build(read_tree(source, &grammar()), Path::new(""), &[])).err()
 }
 
 /// Requests for a site file's routes and the files in its folders. `host` replaces host names that are patterns.
@@ -192,16 +217,16 @@ fn folder_of(file: &Path) -> &Path {
     file.parent().unwrap_or(Path::new(""))
 }
 
-/// A parsed site file.
-fn tree(path: &Path) -> Result<Tree, String> {
+/// A site file as it was parsed, with the mistakes of its grammar.
+fn tree(path: &Path) -> Result<(Tree, Vec<Mistake>), String> {
+    Ok(read_tree(source(path)?, &grammar()))
+}
+
+/// The mistakes of a file, behind what to do if it seems to be another server's.
+pub(super) fn hinted(path: &Path, mistakes: String) -> String {
     let name = path.display().to_string();
-    let bytes = value::contents(path, SITE_FILE.bytes_max as u64)?;
-    let hint = foreign(&String::from_utf8_lossy(&bytes), &name);
-    let tree = Source::new(&name, bytes, &SITE_FILE).and_then(|source| read_tree(source, &grammar()));
-    tree.map_err(|mistake| match hint {
-        Some(hint) => format!("{hint}\n{mistake}"),
-        None => mistake.to_string(),
-    })
+    let hint = source(path).ok().and_then(|source| foreign(source.text(), &name));
+    hint.map_or_else(|| mistakes.clone(), |hint| format!("{hint}\n{mistakes}"))
 }
 
 /// What to do with a file that seems to be the configuration of another server. Only for files with a mistake: ours may have the

@@ -9,7 +9,7 @@ use flatout_site::plan::{Action, AddressFrom, PathMatch, PathPolicy, RouteEntry}
 use super::grammar::grammar;
 use super::options::ServeOptions;
 use super::settings::{GROUPS, all};
-use super::site::{Built, build};
+use super::site::{Built, build, build_all};
 use super::{COMMAND, flags_of, source};
 use crate::Failure;
 
@@ -18,8 +18,8 @@ const EXAMPLE: &str = include_str!("../../../../docs/site.kdl");
 
 fn read(text: &str) -> Result<Built, String> {
     let source = Source::new("a.kdl", text.as_bytes().to_vec(), &SITE_FILE);
-    let tree = source.and_then(|source| read_tree(source, &grammar()));
-    build(tree.map_err(|mistake| mistake.to_string())?, Path::new("/srv"), &[])
+    let source = source.map_err(|mistake| mistake.to_string())?;
+    build(read_tree(source, &grammar()), Path::new("/srv"), &[])
 }
 
 fn flags(arguments: &[&str]) -> Result<Built, String> {
@@ -112,7 +112,7 @@ fn flags_override_the_file() {
     let auth = built.plan.sites.sites[0].routes[0].rules.basic_auth.as_ref().unwrap();
     assert_eq!(auth.user_file.as_deref(), Some(folder.join("users").as_path()));
     for (arguments, expected) in [
-        (&["-c", &name, "x"][..], "leave out DIR, --to and --push"),
+        (&["-c", &name, "x"][..], "leave out DIR, --to, --php and --push"),
         (&["-c", "/nowhere/x.kdl"], "cannot read `/nowhere/x.kdl`"),
     ] {
         let message = flags(arguments).err().unwrap();
@@ -325,24 +325,24 @@ fn mistakes_have_a_position() {
         (&upstream("server \"a:1\" backup=on"), "1:1: all servers of `u` are backups; at least one must not be".to_owned()),
         (&upstream("server \"a:1\" weight=0"), "1:27: got `0`, need at least 1".to_owned()),
         (&upstream("server \"a:1\" wieght=1"), "1:27: `server` has no `wieght=`; did you mean `weight=`?".to_owned()),
-        (&upstream("server \"a:1\"; balance least-conn"), "1:36: balance: got `least-conn`, need round-robin, least-connections, two-choices, hash or sticky; did you mean `least-connections`?".to_owned()),
+        (&upstream("server \"a:1\"; balance least-conn"), "1:36: balance: got `least-conn`, need round-robin, least-connections, least-time, two-choices, hash or sticky; did you mean `least-connections`?".to_owned()),
         (&upstream("server \"a:1\"; protocol h2"), "1:1: protocol h2 is over TLS: servers must be https://; without TLS use h2c".to_owned()),
         (&upstream("server \"a:1\"; protocol \"http/1.1\" streams=5"), "1:48: streams=: `streams=` is for h2c and h2 only".to_owned()),
         (&upstream("server \"a:1\"; protocol h2c streams=5000"), "1:41: streams=: got 5000, allowed 1 to 1024".to_owned()),
         ("protocol h2c\nproxy \"https://a:1\"", "2:7: protocol h2c is without TLS: servers cannot be https://; with TLS use h2".to_owned()),
         (&upstream("server \"a:1\"; balance hash cookie=b"), "1:41: cookie=: `cookie=` is for sticky only".to_owned()),
-        (&upstream("server \"a:1\"; health-check health"), "1:41: health-check: got `health`, need a path such as /health, or off".to_owned()),
+        (&upstream("server \"a:1\"; health-check health"), "1:41: health-check: got `health`, need a path such as /health, tcp, grpc, or off".to_owned()),
         (&upstream("server \"a:1\"; retry-budget \"2\""), "1:41: retry-budget: got `2`, need a share such as 3%".to_owned()),
         (&site("rate-limit \"100\""), "1:21: rate-limit: got `100`, need a rate such as 100/s, 30/m or 5/10s".to_owned()),
         (&site("rate-limit \"1/s\" key=clint"), "1:27: key=: got `clint`, need client, everyone, or a text with variables".to_owned()),
         (&site("rate-limit \"1/s\" key=\"$http_x\" burst=many"), "1:41: `burst=` needs a whole number, not a text".to_owned()),
-        (&site("allow \"10.0.0.1\" everybody"), "1:16: allow: got `everybody`: expected an IP address".to_owned()),
+        (&site("allow \"10.0.0.1\" everybody"), "1:27: allow: got `everybody`: expected an IP address".to_owned()),
         (&site("auth-user a \"$2y$x\""), "1:20: auth-user: it needs a basic-auth before it".to_owned()),
         (&site("cors \"app.example\""), "1:15: cors: got `app.example`, need origins such as https://app.example.org, or *".to_owned()),
         (&site("cors \"*\" credentials=on"), "1:19: credentials=: browsers refuse credentials with `*`; list the origins".to_owned()),
-        (&site("response-header set A \"$hots\""), "1:26: response-header: unknown variable `$hots`; did you mean `$host`?".to_owned()),
+        (&site("response-header set A \"$hots\""), "1:32: response-header: unknown variable `$hots`; did you mean `$host`?".to_owned()),
         (&site("response-header remove A b"), "1:26: response-header: remove takes a name and no value".to_owned()),
-        (&site("response-header set \"A b\" c"), "1:26: response-header: got `A b`, need the name of a header field".to_owned()),
+        (&site("response-header set \"A b\" c"), "1:30: response-header: got `A b`, need the name of a header field".to_owned()),
         (&site("error-page 200 text=x"), "1:21: error-page: got `200`, need a status from 400 to 599, or a range such as 400-599".to_owned()),
         (&site("error-page 404"), "1:21: error-page: need file=, text= or to=".to_owned()),
         (&site("workers 4"), "1:10: `workers` is not allowed in a site, only at the top of the file".to_owned()),
@@ -377,6 +377,64 @@ fn mistakes_have_a_position() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// As `flatout check` shows them: in the order of the file, each at its word, and none that follows from another one.
+#[test]
+fn all_mistakes_of_a_file_are_shown() {
+    let all = |text: &str| -> Vec<String> {
+        let source = Source::new("a.kdl", text.as_bytes().to_vec(), &SITE_FILE).unwrap();
+        let (_, mistakes) = build_all(read_tree(source, &grammar()), Path::new("/srv"), &[]).unwrap();
+        mistakes.iter().map(|it| format!("{}:{}: {}", it.line, it.column, it.message)).collect()
+    };
+    for (text, expected) in [
+        (
+            "workers 0\nlisten \"host:80\"\nsite a {\n  filse x\n  redirect \"https://$hots$uri\"\n  route \"/x\" { allow me; proxy apo; }\n  route \"/y\" { spa; }\n}\nsite \"b:1\" { respond 99; }",
+            &[
+                "1:9: workers: got 0",
+                "2:8: listen: listen address: got `host:80`",
+                "4:3: unknown setting `filse` in a site; did you mean `files`?",
+                "5:21: unknown variable `$hots`; did you mean `$host`?",
+                "6:22: allow: got `me`",
+                "6:32: there is no upstream `apo`",
+                "7:3: this route serves nothing",
+                "9:6: got `b:1`",
+                "9:22: got `99`",
+            ][..],
+        ),
+        // What refers to something with a mistake is none.
+        (
+            "upstream api { server \"a:1\" weight=0; }\nset x \"$y\"\nmap z \"$hots\" { }\nresponse-header set A \"$x$z\"\nproxy api",
+            &[
+                "1:29: got `0`, need at least 1",
+                "2:7: unknown variable `$y`",
+                "3:7: unknown variable `$hots`",
+            ],
+        ),
+        (
+            "upstream api { serve \"a:1\"; }\nsite a { proxzy api; }",
+            &["1:16: unknown setting `serve`", "2:10: unknown setting `proxzy`"],
+        ),
+        ("when \"metod == 'GET'\" { deny nobody; respond 403; }\nfiles x", &["1:7: unknown name `metod`"]),
+        (
+            "basic-auth x\nauth-user ann secret\nauth-user \"a:b\" \"$2y$x\"\nfiles x",
+            &["2:15: auth-user: this is no password hash", "3:11: auth-user: got `a:b`"],
+        ),
+        ("limits {\nfiles x\n", &["1:8: this `{` is not closed"]),
+        (
+            "files = x\nspa true\nlisen 80",
+            &["1:7: leave out this `=`", "2:5: got `true`, need on", "3:1: unknown setting `lisen`"],
+        ),
+    ] {
+        let found = all(text);
+        let is_same = found.len() == expected.len()
+            && found.iter().zip(expected).all(|(found, expected)| found.starts_with(expected));
+        assert!(is_same, "{text}\n{found:#?}");
+    }
+    let shown = read("basic-auth x\nauth-user ann secret\nfiles x").err().unwrap();
+    assert!(!shown.contains("secret") && shown.contains("auth-user ann ******"), "{shown}");
+    let many = read(&"lisen 80\n".repeat(50)).err().unwrap();
+    assert!(many.ends_with("and 20 more mistakes"), "{many}");
 }
 
 /// The reference page is generated from the table, and its example is the tested one.

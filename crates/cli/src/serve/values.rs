@@ -1,8 +1,6 @@
 //! The values of a setting, from a flag or a file.
 
-use std::ops::Range;
-
-use flatout_config::{Kind, Node, Value, parts};
+use flatout_config::{Kind, Mistake, Node, Tree, Value, parts};
 
 use super::setting::ServeSetting;
 
@@ -13,16 +11,19 @@ pub(super) struct Values {
     keys: Vec<(String, String)>,
 }
 
-/// Why a value was refused, and which key it belongs to.
-#[derive(Debug, PartialEq, Eq)]
+/// Why a value was refused, and which one.
+#[derive(Debug, PartialEq, Eq, Default)]
 pub(super) struct Refused {
+    /// The key it belongs to.
     pub(super) key: Option<&'static str>,
+    /// The place of the value among those without a key, if it is a secret: its text must not be shown.
+    pub(super) secret: Option<usize>,
     pub(super) message: String,
 }
 
 impl From<String> for Refused {
     fn from(message: String) -> Refused {
-        Refused { key: None, message }
+        Refused { message, ..Refused::default() }
     }
 }
 
@@ -112,14 +113,36 @@ impl Values {
         read: impl FnOnce(&str) -> Result<T, String>,
     ) -> Result<Option<T>, Refused> {
         let value = self.key(name).map(read).transpose();
-        value.map_err(|message| Refused { key: Some(name), message })
+        value.map_err(|message| Refused { key: Some(name), message, ..Refused::default() })
     }
 }
 
-/// The position of a refused value in the file.
-pub(super) fn place<'n>(node: &'n Node, refused: &Refused) -> &'n Range<usize> {
-    let value = refused.key.and_then(|key| node.key(key));
-    value.map_or_else(|| node.value_at(), |value| &value.at)
+/// The mistake of a refused value, at its place in the file.
+pub(super) fn mistake(tree: &Tree, node: &Node, refused: &Refused, message: String) -> Mistake {
+    if let Some(value) = refused.secret.and_then(|at| node.values.get(at)) {
+        return tree.mistake(&value.at, message).without_marked();
+    }
+    let keyed = refused.key.and_then(|key| node.key(key));
+    let candidates: Vec<&Value> = match keyed {
+        Some(value) => vec![value],
+        None => node.values.iter().chain(node.keys.iter().map(|(_, value)| value)).collect(),
+    };
+    // The first text in backquotes that stands in the setting is what the message is about.
+    let quoted = refused.message.split('`').skip(1).step_by(2).filter(|text| !text.is_empty());
+    for text in quoted {
+        if let Some(value) = candidates.iter().find(|value| value.text == text) {
+            return tree.mistake(&value.at, message);
+        }
+        if let Some((value, at)) = candidates.iter().find_map(|value| Some((value, value.text.find(text)?))) {
+            return tree.mistake_within(value, &(at..at + text.len()), message);
+        }
+    }
+    tree.mistake(keyed.map_or_else(|| node.value_at(), |value| &value.at), message)
+}
+
+/// The same for a message about any of its values.
+pub(super) fn mistake_in(tree: &Tree, node: &Node, message: String) -> Mistake {
+    mistake(tree, node, &Refused::from(message.clone()), message)
 }
 
 /// Splits at blanks; quotes keep blanks together, also within a word: `text="not here"`.

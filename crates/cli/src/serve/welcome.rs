@@ -15,7 +15,7 @@ use crate::command::VERSION;
 const NAMES_MAX: usize = 5;
 
 /// Reports on stderr what is served, and where.
-pub(super) fn welcome(started: &Welcome<'_>) {
+pub(crate) fn welcome(started: &Welcome<'_>) {
     let details = details(started);
     if !std::io::stderr().is_terminal() {
         for (name, value) in &details {

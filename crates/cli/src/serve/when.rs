@@ -16,6 +16,7 @@ use flatout_site::plan::{
 use super::blocks::ACTIONS;
 use super::options::{Level, ServeOptions};
 use super::site::Reader;
+use super::values::mistake_in;
 
 /// Variables and conditional values of a file.
 const SETS_MAX: usize = 65_536;
@@ -32,33 +33,38 @@ pub(super) struct ConditionalAction<'n> {
 
 impl Reader<'_> {
     /// Reads a level: its variables, then its settings, then its blocks.
-    pub(super) fn level(self, nodes: &[Node], options: &mut ServeOptions) -> Result<(), Mistake> {
-        self.variables(nodes, options)?;
+    pub(super) fn level(self, nodes: &[Node], options: &mut ServeOptions) {
+        self.variables(nodes, options);
         // One after another: rewrites under conditions and others keep their order.
         for node in nodes {
             let node = std::slice::from_ref(node);
-            self.settings(node, options, |_| true)?;
-            self.blocks(node, options)?;
+            self.settings(node, options, |_| true);
+            self.blocks(node, options);
         }
-        Ok(())
     }
 
     /// Defines the variables of a level, in the order of the file: each value can use those before it.
-    pub(super) fn variables(self, nodes: &[Node], options: &mut ServeOptions) -> Result<(), Mistake> {
+    pub(super) fn variables(self, nodes: &[Node], options: &mut ServeOptions) {
         for node in nodes {
             match node.name.as_str() {
-                "set" => self.set(node, options)?,
+                "set" if self.note(self.set(node, options)).is_none() => {
+                    self.assume(&node.values[0].text, options);
+                }
                 "when" => {
-                    let outer = options.conditions.clone();
-                    options.conditions = self.conditions(node, options)?;
+                    let Some(conditions) = self.note(self.conditions(node, options)) else { continue };
+                    let outer = std::mem::replace(&mut options.conditions, conditions);
                     options.whens.extend(options.conditions.last().map(|last| (node.at.start, last.clone())));
-                    self.variables(node.inner.as_deref().unwrap_or_default(), options)?;
+                    self.variables(node.inner.as_deref().unwrap_or_default(), options);
                     options.conditions = outer;
                 }
                 _ => {}
             }
         }
-        Ok(())
+    }
+
+    /// Texts may use this name, although its definition has a mistake: that is reported once.
+    fn assume(self, name: &str, options: &ServeOptions) {
+        options.shared.borrow_mut().groups.push(name.to_owned());
     }
 
     /// The conditions of a `when` and those around it.
@@ -93,7 +99,7 @@ impl Reader<'_> {
         self.check_name(name, options)?;
         let value = match (node.values.get(1), node.key("expr")) {
             (Some(text), None) => SetValue::Text(
-                options.template(&text.text).map_err(|message| self.tree.mistake(&text.at, message))?,
+                options.template(&text.text).map_err(|message| mistake_in(self.tree, node, message))?,
             ),
             (None, Some(value)) => SetValue::Expression(
                 options.expression(&value.text).map_err(|fault| self.in_expression(value, &fault))?,
@@ -136,40 +142,44 @@ impl Reader<'_> {
     }
 
     /// Adds the rules of each `when` of a level to its options.
-    pub(super) fn blocks(self, nodes: &[Node], options: &mut ServeOptions) -> Result<(), Mistake> {
+    pub(super) fn blocks(self, nodes: &[Node], options: &mut ServeOptions) {
         for node in nodes.iter().filter(|node| node.name == "when") {
-            let inner = node.inner.as_deref().unwrap_or_default();
-            let mut block = options.within(Level::When);
-            block.conditions = self.conditions(node, options)?;
-            block.rules = Rules::default();
-            block.caching = Cached::default();
-            // Unchanged if the block says nothing.
-            block.cache_time = Some(std::time::Duration::MAX);
-            self.settings(inner, &mut block, |_| true)?;
-            match block.cache_time {
-                Some(std::time::Duration::MAX) => {}
-                None => {
-                    block.caching.bypass.push(Template::text("1"));
-                    block.caching.no_store.push(Template::text("1"));
-                }
-                Some(_) => {
-                    let cache = inner.iter().find(|node| node.name == "cache").unwrap_or(node);
-                    let message = "only `cache off` is possible in a when; a route has when=";
-                    return Err(self.tree.mistake(cache.value_at(), message));
-                }
-            }
-            let is_cached = block.caching != Cached::default();
-            block.rules.cache = is_cached.then(|| block.caching.clone());
-            options.rewrites.append(&mut block.rewrites);
-            if block.rules != Rules::default() {
-                let rules = std::mem::take(&mut block.rules);
-                options.rules.when.push(WhenBlock { conditions: block.conditions.clone(), rules });
-            }
-            let before = options.conditions.clone();
-            options.conditions = block.conditions;
-            self.blocks(inner, options)?;
-            options.conditions = before;
+            self.note(self.conditional_block(node, options));
         }
+    }
+
+    fn conditional_block(self, node: &Node, options: &mut ServeOptions) -> Result<(), Mistake> {
+        let inner = node.inner.as_deref().unwrap_or_default();
+        let mut block = options.within(Level::When);
+        block.conditions = self.conditions(node, options)?;
+        block.rules = Rules::default();
+        block.caching = Cached::default();
+        // Unchanged if the block says nothing.
+        block.cache_time = Some(std::time::Duration::MAX);
+        self.settings(inner, &mut block, |_| true);
+        match block.cache_time {
+            Some(std::time::Duration::MAX) => {}
+            None => {
+                block.caching.bypass.push(Template::text("1"));
+                block.caching.no_store.push(Template::text("1"));
+            }
+            Some(_) => {
+                let cache = inner.iter().find(|node| node.name == "cache").unwrap_or(node);
+                let message = "only `cache off` is possible in a when; a route has when=";
+                return Err(self.tree.mistake(cache.value_at(), message));
+            }
+        }
+        let is_cached = block.caching != Cached::default();
+        block.rules.cache = is_cached.then(|| block.caching.clone());
+        options.rewrites.append(&mut block.rewrites);
+        if block.rules != Rules::default() {
+            let rules = std::mem::take(&mut block.rules);
+            options.rules.when.push(WhenBlock { conditions: block.conditions.clone(), rules });
+        }
+        let before = options.conditions.clone();
+        options.conditions = block.conditions;
+        self.blocks(inner, options);
+        options.conditions = before;
         Ok(())
     }
 
@@ -178,35 +188,37 @@ impl Reader<'_> {
         self,
         nodes: &'n [Node],
         options: &ServeOptions,
-    ) -> Result<Vec<ConditionalAction<'n>>, Mistake> {
+    ) -> Vec<ConditionalAction<'n>> {
         let mut found = Vec::new();
         for node in nodes.iter().filter(|node| node.name == "when") {
             let inner = node.inner.as_deref().unwrap_or_default();
-            let conditions = self.conditions(node, options)?;
+            // A condition with a mistake was noted before.
+            let Ok(conditions) = self.conditions(node, options) else { continue };
             let mut within = options.clone();
             within.conditions.clone_from(&conditions);
-            found.extend(self.conditional_actions(inner, &within)?);
+            found.extend(self.conditional_actions(inner, &within));
             if inner.iter().any(|node| ACTIONS.contains(&node.name.as_str())) {
                 found.push(ConditionalAction { node, conditions });
             }
         }
-        Ok(found)
+        found
     }
 
     /// Reads the maps of the file.
-    pub(super) fn maps(self, top: &ServeOptions) -> Result<(), Mistake> {
+    pub(super) fn maps(self, top: &ServeOptions) {
         for node in self.tree.nodes.iter().filter(|node| node.name == "map") {
-            let map = self.map(node, top)?;
-            top.shared.borrow_mut().maps.push(map);
+            match self.note(self.map(node, top)) {
+                Some(map) => top.shared.borrow_mut().maps.push(map),
+                None => self.assume(&node.values[0].text, top),
+            }
         }
-        Ok(())
     }
 
     fn map(self, node: &Node, top: &ServeOptions) -> Result<Map, Mistake> {
-        let (name, text) = (&node.values[0], &node.values[1]);
+        let name = &node.values[0];
         self.check_name(name, top)?;
-        let template = |value: &Value| {
-            top.template(&value.text).map_err(|message| self.tree.mistake(&value.at, message))
+        let template = |node: &Node, at: usize| {
+            top.template(&node.values[at].text).map_err(|message| mistake_in(self.tree, node, message))
         };
         let kind = match node.key("by").map_or("text", |by| by.text.as_str()) {
             "address" => MapKind::Address,
@@ -218,13 +230,13 @@ impl Reader<'_> {
         let mut cases = Vec::new();
         for case in inner.iter().filter(|node| node.name == "case") {
             let from = &case.values[0];
-            let key =
-                MapKey::parse(&from.text, kind).map_err(|message| self.tree.mistake(&from.at, message))?;
-            cases.push((key, template(&case.values[1])?));
+            let key = MapKey::parse(&from.text, kind).map_err(|message| self.tree.mistake(&from.at, message));
+            let (key, to) = (self.note(key), self.note(template(case, 1)));
+            cases.extend(key.zip(to));
         }
         let default = inner.iter().find(|node| node.name == "default");
-        let default = default.map(|node| template(&node.values[0])).transpose()?.unwrap_or_default();
+        let default = default.map(|node| template(node, 0)).transpose()?.unwrap_or_default();
         let file = node.key("file").map(|file| MapFile { path: top.path(&file.text), kind });
-        Ok(Map { name: name.text.clone(), source: template(text)?, cases, default, file })
+        Ok(Map { name: name.text.clone(), source: template(node, 1)?, cases, default, file })
     }
 }

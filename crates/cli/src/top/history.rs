@@ -83,7 +83,7 @@ mod tests {
     fn seconds_are_kept_within_their_limit() {
         let mut history = History::new("unix:/a");
         let frame = |at| Frame { at, ..Frame::default() };
-        let start = Start { about: About::default(), frames: (0..300).map(frame).collect() };
+        let start = Start { frames: (0..300).map(frame).collect(), ..Start::default() };
         history.take(Event::Start(Box::new(start)));
         (300..1500).for_each(|at| history.take(Event::Frame(Box::new(frame(at)))));
         assert_eq!((history.seconds.len(), history.seconds[0].at), (SECONDS_MAX, 500));

@@ -29,19 +29,25 @@ pub(crate) const COMMAND: Command = Command {
         ("flatout top --json --count 1", "the figures of one second, for a script"),
     ],
     arguments: |command| {
-        let address = Arg::new(ADDRESS).value_name("ADDRESS").value_hint(ValueHint::Other);
-        let help = format!("The admin listener: unix:PATH or IP:PORT [default: {ADDRESS_DEFAULT}]");
-        let config = Arg::new(CONFIG)
-            .short('c')
-            .long(CONFIG)
-            .value_name("FILE")
-            .help("The site file, which names the admin listener")
-            .conflicts_with(ADDRESS)
-            .value_hint(ValueHint::FilePath);
-        with(command, address.help(help), GROUPS, &[]).arg(config)
+        let [address, config] = located();
+        with(command, address, GROUPS, &[]).arg(config)
     },
     run,
 };
+
+/// The arguments that select an admin listener: an address, or the site file that names it.
+pub(crate) fn located() -> [Arg; 2] {
+    let address = Arg::new(ADDRESS).value_name("ADDRESS").value_hint(ValueHint::Other);
+    let help = format!("The admin listener: unix:PATH or IP:PORT [default: {ADDRESS_DEFAULT}]");
+    let config = Arg::new(CONFIG)
+        .short('c')
+        .long(CONFIG)
+        .value_name("FILE")
+        .help("The site file, which names the admin listener")
+        .conflicts_with(ADDRESS)
+        .value_hint(ValueHint::FilePath);
+    [address.help(help), config]
+}
 
 const ADDRESS: &str = "address";
 const CONFIG: &str = "config";
@@ -84,29 +90,38 @@ const OUTPUT: &[Setting<TopOptions>] = &[
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut options = TopOptions::default();
     fill(matches, GROUPS, &mut options)?;
+    let (address, text) = address(matches)?;
+    let watch = Watch::connect(&address).map_err(|error| unreachable(&text, &error))?;
+    match !options.json && options.count.is_none() && terminal::is_interactive() {
+        true => show(watch, &text),
+        false => list(watch, &options),
+    }
+}
+
+/// The admin listener that the arguments of [`located`] name, and as the user wrote it.
+pub(crate) fn address(matches: &ArgMatches) -> Result<(Address, String), Failure> {
     let of_file = matches.get_one::<String>(CONFIG).map(|file| admin_of(file)).transpose()?;
     let text = matches.get_one::<String>(ADDRESS).or(of_file.as_ref());
     let text = text.map_or(ADDRESS_DEFAULT, String::as_str);
     let bare = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
-    let address: Address = bare.parse().map_err(|_| {
+    let address = bare.parse().map_err(|_| {
         Failure::Usage(format!(
             "admin address: got `{text}`, need unix:PATH or IP:PORT, such as 127.0.0.1:9100"
         ))
     })?;
-    let watch = Watch::connect(&address).map_err(|error| {
-        let hint = match error.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                "; is a server running with --admin at this address?"
-            }
-            ErrorKind::PermissionDenied => "; only the user who started the server may open it",
-            _ => "",
-        };
-        Failure::Run(format!("cannot reach {text}: {error}{hint}"))
-    })?;
-    match !options.json && options.count.is_none() && terminal::is_interactive() {
-        true => show(watch, text),
-        false => list(watch, &options),
-    }
+    Ok((address, text.to_owned()))
+}
+
+/// Why an admin listener cannot be reached, and what to look at.
+pub(crate) fn unreachable(text: &str, error: &std::io::Error) -> Failure {
+    let hint = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            "; is a server running with --admin at this address?"
+        }
+        ErrorKind::PermissionDenied => "; only the user who started the server may open it",
+        _ => "",
+    };
+    Failure::Run(format!("cannot reach {text}: {error}{hint}"))
 }
 
 /// The first admin listener that a site file names.

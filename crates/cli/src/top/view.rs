@@ -234,13 +234,17 @@ fn draw_upstreams(frame: &mut Frame<'_>, area: Rect, last: &Second) {
         upstream.servers.iter().enumerate().map(move |(at, server)| {
             let colour = match server.state.as_str() {
                 "up" => Color::Green,
+                "not used yet" => Color::Reset,
                 "slow start" => Color::Yellow,
                 _ => Color::Red,
             };
             // Figures of the upstream are shown with its first server.
             let queued = if at == 0 { count(upstream.queued) } else { String::new() };
             Row::new([
-                Cell::from(format!("{} {}", upstream.name, server.address)),
+                Cell::from(match &server.why {
+                    Some(why) => format!("{} {}: {why}", upstream.name, server.address),
+                    None => format!("{} {}", upstream.name, server.address),
+                }),
                 Cell::from(server.state.clone()).style(Style::new().fg(colour)),
                 Cell::from(count(server.requests_per_s as u64)),
                 Cell::from(latency(server.p99_us)),
@@ -328,7 +332,7 @@ mod tests {
             }),
             ..Second::default()
         };
-        history.take(Event::Start(Box::new(Start { about, frames: vec![second; 50] })));
+        history.take(Event::Start(Box::new(Start { about, frames: vec![second; 50], ..Start::default() })));
         let text = drawn(&history, 100, 30);
         for expected in [
             "http://127.0.0.1:80 serving · bus away, 1,234 queued, 0 dropped",

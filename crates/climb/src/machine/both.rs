@@ -16,20 +16,29 @@ impl Machine<'_, '_> {
         let Some(starts) = self.starts_of_both(one, other) else { return Ok(Both::Alternate) };
         let Generator::Own(plan) = &self.load.generator else { return Ok(Both::Alternate) };
         let plan = plan.clone();
+        // They change places, so that neither always starts first or has the same port.
+        let is_swapped = self.starts_count.is_multiple_of(2);
+        let starts = if is_swapped { [starts[1].clone(), starts[0].clone()] } else { starts };
         if !self.pair.as_ref().is_some_and(|pair| pair.is_of(&starts)) {
             // Nothing that is set on the machine is in effect: it would be set for one server only.
             if self.changes.change_to(one, &self.served.environment())? != Set::Done {
                 return Ok(Both::Alternate);
             }
             self.served.end();
+            self.pair = None;
+            let changes = match self.copies.place("changes") {
+                Ok(changes) => changes,
+                Err(_) => return Ok(Both::Alternate),
+            };
             let places = Places {
+                changes,
                 server: &self.plan.server,
                 target: self.target.clone(),
                 url: self.load.url.clone(),
                 stop: self.load.stop,
                 is_port_in_command: self.edits(one).is_empty() && self.edits(other).is_empty(),
             };
-            match Pair::start(&places, starts) {
+            match Pair::start(&places, starts, &mut self.own_folders) {
                 Ok(pair) => self.pair = Some(pair),
                 Err(_) if self.is_stopped() => return Ok(Both::Samples([Sample::default(); 2])),
                 Err(_) => {
@@ -40,18 +49,28 @@ impl Machine<'_, '_> {
                 }
             }
         }
-        self.batch(&plan, one, other)
+        self.batch(&plan, one, other, is_swapped)
     }
 
-    fn batch(&mut self, plan: &load::Plan, one: &[bool], other: &[bool]) -> Result<Both, Error> {
+    fn batch(
+        &mut self,
+        plan: &load::Plan,
+        one: &[bool],
+        other: &[bool],
+        is_swapped: bool,
+    ) -> Result<Both, Error> {
         let Some(pair) = &mut self.pair else { return Ok(Both::Alternate) };
         let number = self.load.runs_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let batch =
-            pair.measure(plan, plan.duration, plan.seed.wrapping_add(number << 16), self.load.stop)?;
+        let seed = plan.seed.wrapping_add(number << 16);
+        let mut batch = pair.measure(plan, plan.duration, seed, self.load.stop)?;
+        if is_swapped {
+            batch.pairs.iter_mut().for_each(|pair| pair.reverse());
+            batch.latencies.reverse();
+        }
         let is_stopped = self.load.stop.load(std::sync::atomic::Ordering::Relaxed);
         if !is_stopped && let Some((place, why)) = pair.death() {
             self.pair = None;
-            return Ok(Both::Died(place, why));
+            return Ok(Both::Died(if is_swapped { 1 - place } else { place }, why));
         }
         let percentile =
             |latency: &Latency, percent| (latency.count() > 0).then(|| latency.percentile(percent) as f64);

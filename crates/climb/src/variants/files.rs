@@ -38,6 +38,13 @@ impl Files {
         self.0.iter().map(|file| file.path.clone()).collect()
     }
 
+    /// Replaces a word in all texts.
+    pub(super) fn replace(&mut self, word: &str, other: &str) {
+        for file in &mut self.0 {
+            file.text = file.text.replace(word, other);
+        }
+    }
+
     /// Writes copies into a folder, in which everything next to the main file can be found by its name. Returns the
     /// path of the main file.
     pub(super) fn write(&self, folder: &Path) -> io::Result<PathBuf> {

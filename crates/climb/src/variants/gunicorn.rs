@@ -1,19 +1,19 @@
 //! gunicorn, whose flags override its file.
 
-use super::{flag, program};
+use super::{Facts, flag, program};
 
 /// Threads per worker: enough for an application that waits.
 const THREADS: usize = 4;
 
 /// Proposals: as many workers as its documentation recommends, and threads if each worker serves one request at a
 /// time.
-pub(super) fn proposals(words: &[String], cpus: usize) -> Vec<(&'static str, String)> {
+pub(super) fn proposals(words: &[String], facts: &Facts) -> Vec<(&'static str, String)> {
     let is_meant = words.iter().any(|word| program(word) == "gunicorn" || word.starts_with("gunicorn.app"));
     if !is_meant {
         return Vec::new();
     }
     let mut found = Vec::new();
-    let wanted = 2 * cpus + 1;
+    let wanted = 2 * facts.cpus + 1;
     let workers = flag(words, &["-w", "--workers"]).and_then(|count| count.parse().ok()).unwrap_or(1);
     if workers < wanted {
         found.push(("workers", format!("--workers {wanted}")));
@@ -33,7 +33,7 @@ mod tests {
     fn existing_settings_are_not_proposed() {
         let told = |command: &str| {
             let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
-            proposals(&words, 2)
+            proposals(&words, &Facts { cpus: 2, cache_time: None })
         };
         let (workers, threads) = (
             ("workers", "--workers 5".to_owned()),

@@ -1,7 +1,7 @@
 //! HAProxy: sections of lines, without braces.
 
-use super::Edit;
 use super::files::Files;
+use super::{Edit, Facts};
 
 /// Whether a file is HAProxy's.
 pub(super) fn is_meant(text: &str) -> bool {
@@ -76,22 +76,22 @@ fn setting(lines: &[String], section: &Section, keyword: &str) -> Option<(usize,
 }
 
 /// Since 2.5 there is one thread per CPU by default.
-fn threads(files: &mut Files, cpus: usize) -> bool {
+fn threads(files: &mut Files, facts: &Facts) -> bool {
     edit(files, |sections, lines| {
         let global = sections.iter().find(|section| section.name == "global");
         let Some((at, count)) = global.and_then(|global| setting(lines, global, "nbthread")) else {
             return false;
         };
-        let is_short = count.parse::<usize>().is_ok_and(|count| count < cpus);
+        let is_short = count.parse::<usize>().is_ok_and(|count| count < facts.cpus);
         if is_short {
-            lines[at] = format!("    nbthread {cpus}");
+            lines[at] = format!("    nbthread {}", facts.cpus);
         }
         is_short
     })
 }
 
 /// Connections to servers are reused for other requests, except for the first request of each client.
-fn reuse(files: &mut Files, _: usize) -> bool {
+fn reuse(files: &mut Files, _: &Facts) -> bool {
     edit(files, |sections, lines| {
         if sections.iter().any(|section| setting(lines, section, "http-reuse").is_some()) {
             return false;
@@ -107,7 +107,7 @@ fn is_http(lines: &[String], section: &Section) -> bool {
     setting(lines, section, "mode").is_some_and(|(_, mode)| mode == "http")
 }
 
-fn backlog(files: &mut Files, _: usize) -> bool {
+fn backlog(files: &mut Files, _: &Facts) -> bool {
     edit(files, |sections, lines| {
         let takes = |section: &&Section| {
             ["frontend", "listen"].contains(&section.name.as_str())
@@ -129,6 +129,8 @@ mod tests {
     use super::super::files::File;
     use super::*;
 
+    const FACTS: Facts = Facts { cpus: 4, cache_time: None };
+
     const CONFIG: &str = "# ours\nglobal\n    nbthread 1\n\ndefaults\n    mode http\n    timeout client 5s\n\nfrontend in\n    bind :80\n    \
                           default_backend out\n\nbackend out\n    server a 127.0.0.1:8080\n";
 
@@ -141,8 +143,8 @@ mod tests {
         assert!(is_meant(CONFIG) && !is_meant("events {}\nhttp {}\n") && !is_meant("listen 80"));
         let mut all = files();
         for edit in EDITS {
-            assert!((edit.make)(&mut all, 4), "{}", edit.name);
-            assert!(!(edit.make)(&mut all, 4), "{} again", edit.name);
+            assert!((edit.make)(&mut all, &FACTS), "{}", edit.name);
+            assert!(!(edit.make)(&mut all, &FACTS), "{} again", edit.name);
         }
         let text = all.main();
         for expected in [
@@ -152,6 +154,6 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{text}");
         }
-        assert!(!threads(&mut files(), 1), "as many as there are CPUs");
+        assert!(!threads(&mut files(), &Facts { cpus: 1, ..FACTS }), "as many as there are CPUs");
     }
 }

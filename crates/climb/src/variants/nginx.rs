@@ -1,11 +1,15 @@
 //! nginx: the edits recommended by its documentation and the published climb, if the configuration lacks them.
 
+mod responses;
+
 use std::ops::Range;
 use std::path::Path;
 
-use super::Edit;
 use super::files::{FILES_MAX, File, Files, matching, text};
 use super::syntax::{Directive, first_in, parse, replaced, walk};
+use super::{CACHE, COMPRESSION, UPSTREAM_KEEPALIVE};
+use super::{Edit, Facts};
+pub(super) use responses::{CACHE_FOLDER, is_cacheable};
 
 /// nginx's default file, as built by Debian and most others.
 pub(super) const DEFAULT: &str = "/etc/nginx/nginx.conf";
@@ -18,19 +22,22 @@ pub(super) fn is_meant(text: &str) -> bool {
     has("events") && has("http")
 }
 
+/// What gains most comes first: next to an application that takes nearly all the time, nothing else is significant.
 pub(super) const EDITS: &[Edit] = &[
-    Edit { name: "worker-processes", what: "worker_processes auto;", make: workers },
     Edit {
-        name: "upstream-keepalive",
-        what: "upstream { keepalive 64; } with HTTP/1.1 to it",
-        make: upstream,
+        name: CACHE,
+        what: "proxy_cache for responses, except of requests with cookies or credentials",
+        make: responses::cache,
     },
+    Edit { name: "worker-processes", what: "worker_processes auto;", make: workers },
+    Edit { name: UPSTREAM_KEEPALIVE, what: "upstream { keepalive 64; } with HTTP/1.1 to it", make: upstream },
     Edit { name: "access-log-buffer", what: "access_log … buffer=256k flush=10s;", make: log },
     Edit { name: "reuseport", what: "listen … reuseport;", make: reuseport },
     Edit { name: "keepalive-requests", what: "keepalive_requests 100000;", make: keepalive },
     Edit { name: "sendfile", what: "sendfile on; tcp_nopush on;", make: sendfile },
     Edit { name: "open-file-cache", what: "open_file_cache max=10000 inactive=60s;", make: file_cache },
     Edit { name: "backlog", what: "listen … backlog=4096;", make: backlog },
+    Edit { name: COMPRESSION, what: "gzip on; for JSON and text", make: responses::compression },
 ];
 
 /// Requests per connection; with the default of 1000, a client reconnects every second at a thousand requests per
@@ -102,17 +109,17 @@ fn into_http(files: &mut Files, lines: &[&str]) -> bool {
     })
 }
 
-fn workers(files: &mut Files, cpus: usize) -> bool {
+fn workers(files: &mut Files, facts: &Facts) -> bool {
     let Some(main) = files.0.first_mut() else { return false };
     let Some(directives) = parse(&main.text) else { return false };
     let set = directives.iter().find(|directive| directive.name() == "worker_processes");
     let change = match set {
-        Some(set) if set.argument(1).parse::<usize>().is_ok_and(|count| count < cpus) => {
+        Some(set) if set.argument(1).parse::<usize>().is_ok_and(|count| count < facts.cpus) => {
             (set.span.clone(), "worker_processes auto;".to_owned())
         }
         Some(_) => return false,
         // The default is one.
-        None if cpus > 1 => {
+        None if facts.cpus > 1 => {
             let start = directives.first().map_or(0, |first| first.span.start);
             (start..start, "worker_processes auto;\n".to_owned())
         }
@@ -122,7 +129,7 @@ fn workers(files: &mut Files, cpus: usize) -> bool {
     true
 }
 
-fn keepalive(files: &mut Files, _: usize) -> bool {
+fn keepalive(files: &mut Files, _: &Facts) -> bool {
     if !has(files, "keepalive_requests", &["upstream"]) {
         return into_http(files, &[&format!("keepalive_requests {KEEPALIVE_REQUESTS};")]);
     }
@@ -135,11 +142,11 @@ fn keepalive(files: &mut Files, _: usize) -> bool {
     })
 }
 
-fn sendfile(files: &mut Files, _: usize) -> bool {
+fn sendfile(files: &mut Files, _: &Facts) -> bool {
     !has(files, "sendfile", &[]) && has_files(files) && into_http(files, &["sendfile on;", "tcp_nopush on;"])
 }
 
-fn file_cache(files: &mut Files, _: usize) -> bool {
+fn file_cache(files: &mut Files, _: &Facts) -> bool {
     let lines = ["open_file_cache max=10000 inactive=60s;", "open_file_cache_valid 60s;"];
     !has(files, "open_file_cache", &[]) && has_files(files) && into_http(files, &lines)
 }
@@ -150,7 +157,7 @@ fn has_files(files: &Files) -> bool {
 }
 
 /// Buffers logs that are written line by line.
-fn log(files: &mut Files, _: usize) -> bool {
+fn log(files: &mut Files, _: &Facts) -> bool {
     edit(files, |_, _, directive| {
         let path = directive.argument(1);
         let words = &directive.words;
@@ -169,11 +176,11 @@ fn log(files: &mut Files, _: usize) -> bool {
     })
 }
 
-fn reuseport(files: &mut Files, cpus: usize) -> bool {
-    cpus > 1 && listen(files, "reuseport", "reuseport")
+fn reuseport(files: &mut Files, facts: &Facts) -> bool {
+    facts.cpus > 1 && listen(files, "reuseport", "reuseport")
 }
 
-fn backlog(files: &mut Files, _: usize) -> bool {
+fn backlog(files: &mut Files, _: &Facts) -> bool {
     listen(files, "backlog=", "backlog=4096")
 }
 
@@ -210,7 +217,7 @@ fn listen(files: &mut Files, prefix: &str, parameter: &str) -> bool {
 const UPSTREAM: &str = "flatout_upstream";
 
 /// Keeps connections to an upstream open, which needs HTTP/1.1 and no `Connection: close`.
-fn upstream(files: &mut Files, _: usize) -> bool {
+fn upstream(files: &mut Files, _: &Facts) -> bool {
     let kept = named_upstreams(files);
     let direct = match kept.is_empty() {
         true => direct_pass(files),
@@ -287,6 +294,25 @@ fn named_upstreams(files: &Files) -> Vec<String> {
     if is_inherited { Vec::new() } else { found }
 }
 
+/// The one server that requests are passed to: `unix:PATH` or an address.
+pub(super) fn upstream_server(files: &Files) -> Option<String> {
+    if let Some(pass) = direct_pass(files) {
+        return Some(pass.server);
+    }
+    let mut servers: Vec<String> = Vec::new();
+    for file in &files.0 {
+        walk(&parse(&file.text).unwrap_or_default(), &mut Vec::new(), &mut |within, directive| {
+            if directive.name() == "server" && within.last() == Some(&"upstream") {
+                servers.push(directive.argument(1).to_owned());
+            }
+        });
+    }
+    match servers.as_slice() {
+        [server] => Some(server.clone()),
+        _ => None,
+    }
+}
+
 /// A `proxy_pass` whose URL contains the server.
 struct Pass {
     url: String,
@@ -342,6 +368,8 @@ fn is_to(url: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
+    const FACTS: Facts = Facts { cpus: 4, cache_time: Some(std::time::Duration::from_secs(60)) };
+
     fn files(text: &str) -> Files {
         Files(vec![File { path: "/etc/nginx/nginx.conf".into(), text: text.to_owned(), included: None }])
     }
@@ -349,10 +377,10 @@ mod tests {
     fn made(text: &str, name: &str) -> Option<String> {
         let mut files = files(text);
         let edit = EDITS.iter().find(|edit| edit.name == name).unwrap();
-        let is_made = (edit.make)(&mut files, 4);
+        let is_made = (edit.make)(&mut files, &FACTS);
         assert!(parse(files.main()).is_some(), "{}", files.main());
         assert_eq!(is_made, files.main() != text, "{name}");
-        assert!(!(edit.make)(&mut files, 4), "{name} is made once: {}", files.main());
+        assert!(!(edit.make)(&mut files, &FACTS), "{name} is made once: {}", files.main());
         is_made.then(|| files.main().to_owned())
     }
 
@@ -373,6 +401,9 @@ mod tests {
             ("reuseport", "listen 80 reuseport;\n        listen [::]:80 reuseport;"),
             ("keepalive-requests", "http {\n    keepalive_requests 100000;\n    access_log"),
             ("backlog", "listen 80 backlog=4096;"),
+            ("response-cache", "proxy_cache_valid 200 60s;"),
+            ("response-cache", "proxy_no_cache $http_cookie $http_authorization;"),
+            ("compression", "gzip_proxied any;"),
         ] {
             let text = made(PLAIN, name).unwrap();
             assert!(text.contains(expected), "{name}: {text}");
@@ -426,7 +457,7 @@ mod tests {
             read += usize::from(is_whole);
             for edit in EDITS {
                 let mut files = files(&text);
-                (edit.make)(&mut files, 4);
+                (edit.make)(&mut files, &FACTS);
                 assert_eq!(
                     parse(files.main()).is_some(),
                     is_whole,
@@ -440,8 +471,22 @@ mod tests {
     }
 
     #[test]
+    fn the_one_server_behind_is_known() {
+        assert_eq!(upstream_server(&files(PLAIN)).as_deref(), Some("unix:app.sock"));
+        let with = |servers: &str| {
+            let text = "events {}\nhttp { upstream app { SERVERS } server { location / { proxy_pass http://app; } } }\n";
+            upstream_server(&files(&text.replace("SERVERS", servers)))
+        };
+        assert_eq!(
+            with("server 127.0.0.1:3000 max_fails=2; keepalive 3;").as_deref(),
+            Some("127.0.0.1:3000")
+        );
+        assert_eq!(with("server a; server b;"), None);
+    }
+
+    #[test]
     fn existing_settings_are_not_changed() {
-        let set = "worker_processes 8;\nevents {}\nhttp { sendfile off; root /a; keepalive_requests 1000000; open_file_cache off;\n access_log \
+        let set = "worker_processes 8;\nevents {}\nhttp { gzip off; proxy_cache a; sendfile off; root /a; keepalive_requests 1000000; open_file_cache off;\n access_log \
                    /var/log/$host.log; access_log syslog:server=a; access_log off; access_log b main buffer=1k;\n upstream u { server a; \
                    keepalive 2; }\n server { listen 80 reuseport backlog=10; location / { proxy_pass http://u; } }\n server { listen 80; \
                    listen unix:/a; } }\n";

@@ -36,10 +36,11 @@ struct MailboxState {
 }
 
 /// A message to a worker. Besides jobs, which are limited, at most three `ReadOn` wait for each
-/// request (wanted, caught up, dropped), one `Warm` for each connection, and one `Again` for each guest.
+/// request (wanted, caught up, dropped), one `Warm` for each connection, one `Again` for each guest, and one end of each
+/// WebSocket.
 pub(crate) enum Mail {
     /// Stop accepting; finish pending work until the deadline.
-    Drain(Duration),
+    Drain(DrainTime),
     /// Close everything now.
     Stop,
     /// Change the listeners.
@@ -56,6 +57,15 @@ pub(crate) enum Mail {
     Again(GuestKey),
     /// Run this on the worker.
     Run(LaneJob),
+}
+
+/// How long a drain may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DrainTime {
+    /// For requests.
+    pub(crate) requests: Duration,
+    /// For connections that have switched to another protocol; at least as long.
+    pub(crate) tunnels: Duration,
 }
 
 /// A worker's number, and copies of its listening sockets with their listeners' numbers.

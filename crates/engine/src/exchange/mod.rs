@@ -27,7 +27,7 @@ pub(crate) use entry::{Exchange, Outgoing};
 pub use guest::{GuestEvent, GuestKey, Guests};
 pub(crate) use intake::{Acceptance, CollectedRequest, Intake, Memory};
 pub use lane::{BodyMemory, Lane, Pull, Push};
-pub(crate) use mailbox::{Mail, WorkerSockets};
+pub(crate) use mailbox::{DrainTime, Mail, WorkerSockets};
 pub use mailbox::{Mailbox, MailboxFull};
 pub use pipes::{PIPE_BYTES, PooledPipe};
 pub use place::Worker;

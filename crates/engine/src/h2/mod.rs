@@ -105,6 +105,11 @@ impl Stream {
 }
 
 impl Session {
+    /// Whether streams are WebSockets.
+    pub(crate) fn has_websockets(&self) -> bool {
+        self.websockets > 0
+    }
+
     /// A new session; its first frames are written to `out`.
     pub(crate) fn new(
         limits: &Limits,

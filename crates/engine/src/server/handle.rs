@@ -9,7 +9,7 @@ use flatout_lane::process;
 use tokio::sync::watch;
 
 use crate::Error;
-use crate::exchange::{Mail, Mailbox, WorkerSockets};
+use crate::exchange::{DrainTime, Mail, Mailbox, WorkerSockets};
 use crate::listeners::{AddressChanges, Inherited, Listeners, NewLimits, PreparedListeners};
 use crate::plan::{Address, DESCRIPTORS_RESERVED, Limits, Plan};
 use crate::shared::{Shared, Stats};
@@ -25,6 +25,7 @@ pub struct Handle {
     pub(super) shared: Arc<Shared>,
     pub(super) listening: Arc<Mutex<Listeners>>,
     pub(super) drain_time_max_ms: Arc<AtomicU64>,
+    pub(super) tunnel_drain_time_max_ms: Arc<AtomicU64>,
     pub(super) draining: watch::Sender<bool>,
 }
 
@@ -78,11 +79,23 @@ impl Stats {
 
 impl Handle {
     /// Drains: no new connections, requests in flight finish up to the plan's deadline. A second call changes
-    /// nothing.
+    /// nothing, except after [`Handle::drain_for_successor`]: tunnels get the deadline of requests.
     pub fn drain(&self) {
-        self.draining.send_replace(true);
         let time_max = Duration::from_millis(self.drain_time_max_ms.load(Ordering::Relaxed));
-        self.post_to_all(|| Mail::Drain(time_max));
+        self.drain_within(DrainTime { requests: time_max, tunnels: time_max });
+    }
+
+    /// Drains after another process has taken over: connections that have switched to another protocol, such as WebSockets of
+    /// upstreams, cannot move there and may go on longer ([`Plan::tunnel_drain_time_max`]).
+    pub fn drain_for_successor(&self) {
+        let requests = Duration::from_millis(self.drain_time_max_ms.load(Ordering::Relaxed));
+        let tunnels = Duration::from_millis(self.tunnel_drain_time_max_ms.load(Ordering::Relaxed));
+        self.drain_within(DrainTime { requests, tunnels: tunnels.max(requests) });
+    }
+
+    fn drain_within(&self, time: DrainTime) {
+        self.draining.send_replace(true);
+        self.post_to_all(|| Mail::Drain(time));
     }
 
     /// Stops at once: connections are closed in any state.
@@ -187,6 +200,7 @@ impl Change {
     pub fn commit(self) -> AddressChanges {
         let Change { handle, prepared, plan } = self;
         handle.drain_time_max_ms.store(milliseconds(plan.drain_time_max), Ordering::Relaxed);
+        handle.tunnel_drain_time_max_ms.store(milliseconds(plan.tunnel_drain_time_max), Ordering::Relaxed);
         handle.shared.set_connections_max(connections_max(&plan.limits));
         handle.post_to_all(|| {
             let (limits, server_name) = (plan.limits.clone(), plan.server_name.clone());

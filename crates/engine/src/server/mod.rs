@@ -191,6 +191,7 @@ impl Bound {
             shared: shared.clone(),
             listening: Arc::new(Mutex::new(listening)),
             drain_time_max_ms: Arc::new(AtomicU64::new(milliseconds(plan.drain_time_max))),
+            tunnel_drain_time_max_ms: Arc::new(AtomicU64::new(milliseconds(plan.tunnel_drain_time_max))),
             draining: watch::Sender::new(false),
         };
         let setups = listeners
@@ -270,11 +271,14 @@ impl Server {
         process::notify_ready();
         let why = tokio::select! {
             name = signals.next() => name,
-            // If one worker ends, the server ends: that worker's connections would wait forever.
             _ = ended.wait_for(|count| *count > 0) => STOPPED,
         };
         process::notify_stopping();
-        self.handle.drain();
+        // If one worker fails, the server ends: that worker's connections would wait forever. Workers of a server that drains end
+        // when they are done.
+        if why != STOPPED || !*self.handle.draining().borrow() {
+            self.handle.drain();
+        }
         let all = self.threads.len();
         tokio::select! {
             _ = signals.next() => self.handle.stop(),

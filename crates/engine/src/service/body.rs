@@ -105,6 +105,30 @@ pub trait Filter {
     fn end(&mut self) -> Result<Bytes, BoxError>;
 }
 
+/// Two filters, one after the other.
+pub(super) struct FilterChain {
+    pub(super) first: Box<dyn Filter>,
+    pub(super) second: Box<dyn Filter>,
+}
+
+impl Filter for FilterChain {
+    fn piece(&mut self, bytes: Bytes) -> Result<Bytes, BoxError> {
+        let bytes = self.first.piece(bytes)?;
+        if bytes.is_empty() { Ok(bytes) } else { self.second.piece(bytes) }
+    }
+
+    fn end(&mut self) -> Result<Bytes, BoxError> {
+        let last = self.first.end()?;
+        let piece = if last.is_empty() { last } else { self.second.piece(last)? };
+        let end = self.second.end()?;
+        Ok(match (piece.is_empty(), end.is_empty()) {
+            (true, _) => end,
+            (_, true) => piece,
+            _ => [piece, end].concat().into(),
+        })
+    }
+}
+
 /// Runs a connection that has left HTTP, on the worker's runtime.
 pub type Takeover = Box<dyn FnOnce(DetachedConnection) -> Pin<Box<dyn Future<Output = ()>>>>;
 

@@ -2,8 +2,12 @@
 //! counted for every request; the id is only made where something shows it.
 
 use std::hash::{BuildHasher, RandomState};
+#[cfg(feature = "simulation")]
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::LazyLock;
 
+#[cfg(feature = "simulation")]
+use flatout_lane::clock::simulated;
 use flatout_wire::Head;
 
 /// Bytes of a client's id that is accepted.
@@ -17,11 +21,21 @@ static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The first number of a worker: far from those of other workers.
 pub(crate) fn first_number() -> u64 {
+    #[cfg(feature = "simulation")]
+    if simulated::is_set() {
+        return simulated::next_number() << 32;
+    }
     RandomState::new().hash_one(0u8)
 }
 
 /// Two random numbers that belong to the request of this number, the same at each call. Those of the number 0 are new each time.
 pub fn request_random(number: u64) -> [u64; 2] {
+    #[cfg(feature = "simulation")]
+    if simulated::is_set() {
+        let number = if number == NO_NUMBER { simulated::next_number() } else { number };
+        return [0, 1]
+            .map(|half: u8| BuildHasherDefault::<DefaultHasher>::default().hash_one((number, half)));
+    }
     let hash = |key: &RandomState| [0, 1].map(|half: u8| key.hash_one((number, half)));
     if number == NO_NUMBER { hash(&RandomState::new()) } else { hash(&KEY) }
 }

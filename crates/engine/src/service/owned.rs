@@ -72,6 +72,30 @@ impl OwnedRequest {
         }
     }
 
+    /// Copies a request whose body is not needed, and which may get its response before it has an exchange.
+    pub fn unparked(request: &Request<'_>) -> OwnedRequest {
+        OwnedRequest {
+            head: request.head.bytes().to_vec(),
+            framing: Some(Framing::None),
+            path: request.path.to_vec(),
+            body: OwnedBody::none(),
+            origin: RequestOrigin::with_key(request, ExchangeKey::none()),
+            ticket: None,
+        }
+    }
+
+    /// A copy of such a request without its body, with the exchange that it has got.
+    pub fn again(&self, key: ExchangeKey) -> OwnedRequest {
+        OwnedRequest {
+            head: self.head.clone(),
+            framing: self.framing,
+            path: self.path.clone(),
+            body: OwnedBody::none(),
+            origin: RequestOrigin { key, ..self.origin.clone() },
+            ticket: None,
+        }
+    }
+
     /// Passes the request to `act`; code that it is passed to gets its key when it parks the request. `None` if the head
     /// cannot be parsed: it is not one that a request had.
     pub fn resume<T>(self, act: impl FnOnce(Request<'_>) -> T) -> Option<T> {
@@ -104,8 +128,12 @@ impl OwnedRequest {
 impl RequestOrigin {
     /// Creates the exchange of a request.
     pub fn of(request: &Request<'_>) -> RequestOrigin {
+        RequestOrigin::with_key(request, request.park())
+    }
+
+    fn with_key(request: &Request<'_>, key: ExchangeKey) -> RequestOrigin {
         RequestOrigin {
-            key: request.park(),
+            key,
             peer: request.peer,
             listener: request.listener,
             number: request.number,

@@ -8,7 +8,7 @@ use flatout_wire::Status;
 use flatout_wire::field::{Field, Lines, is_field_value, is_token, write_line};
 use flatout_wire::h2::hpack::encode_lines;
 
-use super::body::{Body, BoxBody, Filter};
+use super::body::{Body, BoxBody, Filter, FilterChain};
 
 /// Status, fields and body of a response.
 ///
@@ -20,6 +20,7 @@ use super::body::{Body, BoxBody, Filter};
 /// response.header("Location", "/items/7").header("Link", "</style.css>; rel=preload");
 /// response.buffer().extend_from_slice(b"made");
 /// assert_eq!(response.field("location"), Some(&b"/items/7"[..]));
+/// assert_eq!(response.field_all("link").count(), 1);
 /// assert_eq!((response.status().code(), response.body_bytes()), (201, Some(&b"made"[..])));
 /// response.remove_header("Link").trailer("X-Checksum", "7").set_status(Status::OK);
 /// assert_eq!(response.fields().count(), 1);
@@ -222,6 +223,12 @@ impl Response {
         self.fields().find(|(this, _)| this.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
     }
 
+    /// The values of all fields with this name, ignoring case.
+    pub fn field_all<'n>(&'n self, name: &'n str) -> impl Iterator<Item = &'n [u8]> {
+        let is_it = move |(this, _): &(&[u8], &[u8])| this.eq_ignore_ascii_case(name.as_bytes());
+        self.fields().filter(is_it).map(|(_, value)| value)
+    }
+
     /// Writes the field lines, each ending in CRLF.
     #[inline]
     pub fn write_fields(&self, out: &mut Vec<u8>) {
@@ -283,11 +290,14 @@ impl Response {
         self.declared_length
     }
 
-    /// Filters a body that is streamed or pushed; a declared length, and that of the stream, is then ignored. Other bodies are sent
+    /// Filters a body that is streamed or pushed, after a filter that was set before; a declared length, and that of the stream, is then ignored. Other bodies are sent
     /// unchanged.
     pub fn set_filter(&mut self, filter: Box<dyn Filter>) -> &mut Self {
         self.declared_length = None;
-        self.filter = Some(filter);
+        self.filter = Some(match self.filter.take() {
+            Some(first) => Box::new(FilterChain { first, second: filter }),
+            None => filter,
+        });
         self.is_filtered = true;
         self.has_extras = true;
         self

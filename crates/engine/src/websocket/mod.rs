@@ -10,7 +10,9 @@
 //! frames; this module acts on them, and adds compression, for which `wire` has no compressor.
 
 mod deflate;
+mod handlers;
 mod incoming;
+mod sender;
 mod socket;
 
 use std::time::Duration;
@@ -18,10 +20,12 @@ use std::time::Duration;
 use flatout_wire::Status;
 use flatout_wire::websocket::{MessageLimits, UpgradeOffer};
 
-use crate::exchange::Lane;
+use crate::exchange::Worker;
 use crate::service::{Body, Response};
 
 pub use deflate::{compress, decompress};
+pub use handlers::SocketHandlers;
+pub use sender::SocketSender;
 pub use socket::{Message, Socket};
 
 /// The limits and settings of a WebSocket.
@@ -61,13 +65,12 @@ impl Default for WebSocketPlan {
     }
 }
 
-/// Responds to a WebSocket request, or refuses it: writes the whole response. `handler` is called with each message,
-/// on the worker's thread.
+/// Responds to a WebSocket request, or refuses it: writes the whole response. The handlers are called on the worker's thread.
 pub fn upgrade(
     asked: Result<UpgradeOffer, flatout_wire::websocket::UpgradeRefusal>,
     plan: &WebSocketPlan,
-    lane: &Lane,
-    handler: impl Fn(&Socket, Message<'_>) + 'static,
+    worker: &Worker,
+    handlers: SocketHandlers,
     response: &mut Response,
 ) {
     let mut asked = match asked {
@@ -78,9 +81,9 @@ pub fn upgrade(
         asked.deflate = None;
     }
     accept(&asked, response);
-    let (lane, plan, deflate) = (lane.clone(), *plan, asked.deflate);
+    let (worker, plan, deflate) = (worker.clone(), *plan, asked.deflate);
     response.set_body(Body::Take(Box::new(move |taken| {
-        Socket::open(taken, lane, plan, deflate, Box::new(handler));
+        Socket::open(taken, &worker, plan, deflate, handlers);
         Box::pin(std::future::ready(()))
     })));
 }

@@ -1,6 +1,7 @@
 //! One WebSocket: a guest of the lane.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use flatout_lane::poll::Ready;
@@ -9,8 +10,10 @@ use flatout_wire::websocket::{Deflate, Opcode, close_payload, write_frame};
 
 use super::WebSocketPlan;
 use super::deflate::compress;
+use super::handlers::{OnClose, OnMessage, SocketHandlers};
 use super::incoming::{Incoming, IncomingItem};
-use crate::exchange::{GuestEvent, GuestKey, Guests, Lane};
+use super::sender::SocketSender;
+use crate::exchange::{GuestEvent, GuestKey, Guests, Lane, Mail, Mailbox, Worker};
 use crate::service::{ConnectionPermit, DetachedConnection};
 
 /// How long a closed connection is still read, so that a reset does not discard what was sent last.
@@ -68,19 +71,42 @@ pub enum Message<'b> {
 /// }
 /// ```
 #[derive(Clone)]
-pub struct Socket(Rc<SocketInner>);
+pub struct Socket(pub(super) Rc<SocketInner>);
 
-type Handler = Box<dyn Fn(&Socket, Message<'_>)>;
-
-struct SocketInner {
+pub(super) struct SocketInner {
     lane: Lane,
+    mailbox: Mailbox,
     plan: WebSocketPlan,
     deflate: Option<Deflate>,
-    handler: Handler,
+    on_message: OnMessage,
+    on_close: Cell<Option<OnClose>>,
+    /// The code that the client has closed the connection with.
+    client_code: Cell<Option<u16>>,
+    /// Made when it is first asked for.
+    sender: OnceCell<SocketSender>,
     incoming: RefCell<Incoming>,
     outgoing: RefCell<OutgoingFrames>,
     /// Its input is being parsed: messages are sent when that is done.
     is_reading: Cell<bool>,
+}
+
+/// Sockets whose handler is to be called because they were closed: one for each connection at most.
+#[derive(Default)]
+struct ClosedSockets {
+    waiting: HashMap<u64, (Socket, OnClose)>,
+    number: u64,
+}
+
+impl ClosedSockets {
+    fn add(&mut self, socket: Socket, on_close: OnClose) -> u64 {
+        self.number += 1;
+        self.waiting.insert(self.number, (socket, on_close));
+        self.number
+    }
+}
+
+thread_local! {
+    static CLOSED: RefCell<ClosedSockets> = RefCell::default();
 }
 
 struct OutgoingFrames {
@@ -139,14 +165,26 @@ impl Socket {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Sends to this connection from any thread.
+    pub fn sender(&self) -> SocketSender {
+        let made = || SocketSender::new(self.0.mailbox.clone(), Rc::downgrade(&self.0));
+        let sender = self.0.sender.get_or_init(made).clone();
+        if !self.is_open() {
+            sender.end();
+        }
+        sender
+    }
+
     /// Puts a connection that has left HTTP into the lane.
     pub(super) fn open(
         taken: DetachedConnection,
-        lane: Lane,
+        worker: &Worker,
         plan: WebSocketPlan,
         deflate: Option<Deflate>,
-        handler: Handler,
+        handlers: SocketHandlers,
     ) {
+        let SocketHandlers { opened, message, closed } = handlers;
+        let lane = worker.lane.clone();
         let DetachedConnection { carrier, read, permit, .. } = taken;
         let mut incoming = Incoming::new(plan.limits, deflate.is_some());
         incoming.held.extend_from_slice(&read);
@@ -162,9 +200,13 @@ impl Socket {
         };
         let inner = Rc::new(SocketInner {
             lane: lane.clone(),
+            mailbox: worker.mailbox.clone(),
             plan,
             deflate,
-            handler,
+            on_message: message,
+            on_close: Cell::new(closed),
+            client_code: Cell::new(None),
+            sender: OnceCell::new(),
             incoming: RefCell::new(incoming),
             outgoing: RefCell::new(outgoing),
             is_reading: Cell::new(false),
@@ -173,6 +215,25 @@ impl Socket {
         let Ok(guest) = lane.enter(carrier, Rc::new(Socket(inner.clone())), 0) else { return };
         inner.outgoing.borrow_mut().guest = Some(guest);
         lane.set_deadline(guest, Some(plan.heartbeat));
+        if let Some(opened) = opened {
+            opened(&Socket(inner));
+        }
+    }
+
+    /// Nothing can be sent any more: calls the handler once, in the worker's next turn, because the code that closes a
+    /// connection may be in the middle of something.
+    fn closed(&self) {
+        if let Some(sender) = self.0.sender.get() {
+            sender.end();
+        }
+        let Some(on_close) = self.0.on_close.take() else { return };
+        let number = CLOSED.with_borrow_mut(|closed| closed.add(self.clone(), on_close));
+        self.0.mailbox.post(Mail::Run(Box::new(move |_| {
+            let found = CLOSED.with_borrow_mut(|closed| closed.waiting.remove(&number));
+            if let Some((socket, on_close)) = found {
+                on_close(&socket, socket.0.client_code.get());
+            }
+        })));
     }
 
     fn send_frame(&self, opcode: Opcode, is_compressed: bool, payload: &[u8]) {
@@ -188,7 +249,11 @@ impl Socket {
             // The client does not read, so it would not get a close frame either.
             outgoing.state = SocketPhase::Gone;
         }
+        let is_open = outgoing.state == SocketPhase::Open;
         drop(outgoing);
+        if !is_open {
+            self.closed();
+        }
         if !self.0.is_reading.get() {
             self.flush();
         }
@@ -236,6 +301,7 @@ impl Socket {
             self.0.lane.remove(guest);
         }
         drop(permit);
+        self.closed();
     }
 
     /// Receives and parses, until nothing more has arrived or the client does not read our output.
@@ -305,10 +371,11 @@ impl Socket {
 
     fn handle_item(&self, item: IncomingItem<'_>) -> bool {
         match item {
-            IncomingItem::Message(message) => (self.0.handler)(self, message),
+            IncomingItem::Message(message) => (self.0.on_message)(self, message),
             IncomingItem::Ping(payload) => self.send_frame(Opcode::Pong, false, payload),
             IncomingItem::Pong => {}
             IncomingItem::Close(code) => {
+                self.0.client_code.set(code);
                 let payload = code.map_or_else(Vec::new, |code| close_payload(code, ""));
                 self.send_frame(Opcode::Close, false, &payload);
             }

@@ -86,6 +86,8 @@ struct WorkerLoop {
     stats: Arc<Stats>,
     requests_max: u32,
     drain_deadline: Option<Ticks>,
+    /// The later one of connections that have switched to another protocol, if the server drains.
+    tunnel_deadline: Ticks,
     /// The slot of the next connection to notify of the drain.
     drain_cursor: Option<Cursor>,
     /// Guests to notify of the drain.

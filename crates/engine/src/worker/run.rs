@@ -60,15 +60,19 @@ impl Main {
         Ok(Main { worker, watched, sleep, metrics: Handle::current().metrics() })
     }
 
-    /// Takes the events that are there, and one turn. Returns whether there was anything to do, and whether the worker
-    /// has ended.
+    /// Takes the events that are there, and one turn if there are any or if `is_due`: a worker that nobody has woken waits, as it would
+    /// on its thread. Returns whether there was anything to do, and whether the worker has ended.
     #[cfg(feature = "simulation")]
     pub(super) fn step(
         &mut self,
+        is_due: bool,
         local: &mut LocalSet,
         context: &mut Context<'_>,
     ) -> io::Result<(bool, bool)> {
         let had_work = self.worker.take_events(Duration::ZERO)? > 0 || self.worker.has_more();
+        if !had_work && !is_due {
+            return Ok((false, false));
+        }
         let requests = self.worker.serving.requests_count;
         self.turn(local, context);
         let has_more = self.worker.has_more() || self.worker.serving.requests_count != requests;
@@ -179,6 +183,7 @@ impl WorkerLoop {
             shared: setup.shared,
             stats: setup.stats,
             drain_deadline: None,
+            tunnel_deadline: clock::Ticks::MAX,
             drain_cursor: None,
             draining_guests: Vec::new(),
             sweep_slice: 0,

@@ -1,8 +1,9 @@
 //! A worker that the simulator runs step by step, on its own thread and by its own clock.
 
-use std::future::poll_fn;
 use std::io;
-use std::task::Poll as TaskPoll;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
@@ -19,6 +20,17 @@ pub struct SteppedWorker {
     main: Option<Main>,
     local: LocalSet,
     runtime: Runtime,
+    /// Its tasks can go on, or the clock has moved.
+    woken: Arc<Woken>,
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl SteppedWorker {
@@ -36,34 +48,33 @@ impl SteppedWorker {
             let _entered = local.enter();
             Main::new(setup, make)
         })?;
-        Ok(SteppedWorker { main: Some(main), local, runtime })
+        Ok(SteppedWorker { main: Some(main), local, runtime, woken: Arc::default() })
     }
 
-    /// One turn, and one step of each task that can go on. Returns whether it had anything to do.
+    /// One turn, and one step of each task that can go on, if the worker has been woken. Returns whether it had anything to do.
+    ///
+    /// The runtime itself does nothing: its timers move with [`SteppedWorker::advance`], and it has no sockets.
     ///
     /// # Errors
     /// As a worker on a thread of its own.
     pub fn step(&mut self) -> io::Result<bool> {
-        let SteppedWorker { main, local, runtime } = self;
+        let SteppedWorker { main, local, runtime, woken } = self;
         let Some(worker) = main else { return Ok(false) };
-        let (had_work, ended) = runtime.block_on(async {
-            let stepped = poll_fn(|context| {
-                let _entered = local.enter();
-                TaskPoll::Ready(worker.step(local, context))
-            });
-            let stepped = stepped.await;
-            // The runtime looks after its timers and sockets.
-            tokio::task::yield_now().await;
-            stepped
-        })?;
+        let is_due = woken.0.swap(false, Ordering::Relaxed);
+        let waker = Waker::from(woken.clone());
+        let entered = (runtime.enter(), local.enter());
+        let (had_work, ended) = worker.step(is_due, local, &mut Context::from_waker(&waker))?;
+        drop(entered);
         if ended {
             self.main = None;
         }
-        Ok(had_work)
+        Ok(had_work || is_due || self.woken.0.load(Ordering::Relaxed))
     }
 
     /// Moves the clock of its tasks forward; the thread's own clock must have been set before.
     pub fn advance(&mut self, time: Duration) {
+        // What its next turn does by a time limit counts.
+        self.woken.0.store(true, Ordering::Relaxed);
         self.runtime.block_on(tokio::time::advance(time));
     }
 

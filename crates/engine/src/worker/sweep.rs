@@ -7,7 +7,7 @@ use flatout_lane::slab::Cursor;
 
 use super::WorkerLoop;
 use super::turn::TURN_NS_MAX;
-use crate::exchange::{GuestEvent, GuestKey};
+use crate::exchange::{DrainTime, GuestEvent, GuestKey};
 use crate::h1;
 use crate::service::Outcome;
 use crate::serving::Fate;
@@ -44,7 +44,9 @@ impl WorkerLoop {
         for guest in overdue {
             self.call_guest(GuestKey(guest), GuestEvent::Deadline);
         }
-        self.ended |= self.drain_deadline.is_some_and(|deadline| deadline <= now);
+        if self.drain_deadline.is_some_and(|deadline| deadline <= now) {
+            self.end_drain(now);
+        }
         self.resume_accepting();
         self.close_listeners();
     }
@@ -58,7 +60,9 @@ impl WorkerLoop {
     }
 
     /// Stops accepting from clients, closes idle connections, and lets the others finish.
-    pub(super) fn drain(&mut self, time_max: Ticks) {
+    pub(super) fn drain(&mut self, time: DrainTime) {
+        let now = self.serving.now.ticks;
+        self.tunnel_deadline = self.tunnel_deadline.min(now.saturating_add(clock::ticks(time.tunnels)));
         if self.drain_deadline.is_some() {
             return;
         }
@@ -68,9 +72,24 @@ impl WorkerLoop {
             self.accept_all();
         }
         self.close_for_drain();
-        self.drain_deadline = Some(self.serving.now.ticks + time_max);
+        self.drain_deadline = Some(now.saturating_add(clock::ticks(time.requests)));
         self.serving.draining = true;
         self.drain_cursor = Some(Cursor::default());
+        self.end_if_drained();
+    }
+
+    /// The time of the drain is over, for all but tunnels perhaps.
+    fn end_drain(&mut self, now: Ticks) {
+        if self.tunnel_deadline <= now {
+            self.ended = true;
+            return;
+        }
+        let mut cursor = Cursor::default();
+        while let Some((key, connection)) = cursor.next(&self.connections) {
+            if !connection.carries_tunnel() {
+                self.close(key, Outcome::Stopped);
+            }
+        }
         self.end_if_drained();
     }
 

@@ -254,7 +254,7 @@ impl WorkerLoop {
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
         while let Some(mail) = self.mail.pop_front() {
             match mail {
-                Mail::Drain(time_max) => self.drain(clock::ticks(time_max)),
+                Mail::Drain(time) => self.drain(time),
                 Mail::Stop => self.ended = true,
                 Mail::Listen(change) => self.change_listeners(*change),
                 Mail::Sockets(index, to) => {

@@ -232,7 +232,9 @@ impl App {
     }
 
     /// Responds to GET with a WebSocket. `handler` is called with each message, on its worker's thread: if it blocks,
-    /// it blocks every connection of the worker. The [`Socket`](crate::Socket) may be kept to send later.
+    /// it blocks every connection of the worker. The [`Socket`](crate::Socket) may be kept to send later, and
+    /// [`Socket::sender`](crate::Socket::sender) sends from other threads. A handler with extractors, for the path or the user,
+    /// takes [`WebSocketUpgrade`](crate::WebSocketUpgrade).
     ///
     /// ```no_run
     /// use flatout::App;

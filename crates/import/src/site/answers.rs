@@ -4,6 +4,7 @@ use crate::nginx::Directive;
 
 use super::chain::Chain;
 use super::location::Path;
+use super::named::has_rules;
 use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
@@ -51,6 +52,13 @@ impl<'d> Import<'d> {
             }
             return;
         }
+        if let Some(directive) = own("fastcgi_pass") {
+            match self.fastcgi(directive, chain, path, lines) {
+                Ok(()) => self.fates.carried(directive),
+                Err(why) => self.lose(directive, &why, lines),
+            }
+            return;
+        }
         if let Some(alias) = own("alias") {
             return self.alias(alias, path, chain, lines);
         }
@@ -84,10 +92,24 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) {
         self.serves_files = true;
+        let is_found = matches!(missing, Missing::NotFound) && path.is_none_or(Path::may_be_folder);
+        if is_found && self.folder_scripts(folder, chain, lines) {
+            return;
+        }
         let missing = match missing {
             Missing::NotFound | Missing::Index => {
-                let rewritten = self.missing_target(chain).map(str::to_owned);
-                let lost = rewritten.and_then(|target| self.unserved(&target, chain));
+                let rewritten = self.missing_rewrite(chain);
+                let lost = rewritten.and_then(|(condition, rewrite)| match front_controller(rewrite) {
+                    Some(_) => self.unserved(rewrite.word(1), chain),
+                    None => Some(format!("{condition} {rewrite}")),
+                });
+                if let (None, Some((condition, rewrite))) = (&lost, rewritten)
+                    && let Some(to) = front_controller(rewrite)
+                    && values::unknown_variable(&to, &self.maps).is_none()
+                {
+                    self.carry(condition);
+                    return self.reroute(folder, &to, lines);
+                }
                 let lost = lost.or_else(|| {
                     path.is_none_or(Path::may_be_folder).then(|| self.unserved_index(chain)).flatten()
                 });
@@ -114,6 +136,26 @@ impl<'d> Import<'d> {
                 self.close(&format!("files are served, all else is not: {why}"), lines);
             }
         }
+    }
+
+    /// Requests for folders whose index is a script go to that. Returns whether those for missing files are cared for.
+    fn folder_scripts(&mut self, folder: &str, chain: &Chain<'d>, lines: &mut Lines) -> bool {
+        let Some((pass, inner, place)) = self.fastcgi_index(chain) else { return false };
+        let index = chain.word("index");
+        if !has_rules(inner.own()) && !super::fastcgi::has_front(&inner) {
+            lines.setting(line("try-files", folder));
+            if let Err(why) = self.fastcgi(pass, &inner, Some(&place), lines) {
+                self.close(&why, lines);
+            }
+            return true;
+        }
+        if !index.ends_with(".php") {
+            return false;
+        }
+        let mut inner = Lines::default();
+        inner.setting(format!("rewrite \"/$\" {} then=route", text(&format!("${{uri}}{index}"))));
+        lines.block(&[], format!("when {}", text("path.endsWith('/')")), inner);
+        false
     }
 
     /// A folder that replaces a path.
@@ -203,7 +245,19 @@ impl<'d> Import<'d> {
         if let Some(why) = self.unserved(last, chain) {
             return self.files(root, Missing::Closed(why), chain, path, lines);
         }
-        if is_index {
+        if let Some((pass, inner, place)) = self
+            .fastcgi_index(chain)
+            .filter(|(_, inner, _)| keeps_query(last) && tries_folders && !has_rules(inner.own()))
+        {
+            // The application is asked for the folder's script, or else for the front controller.
+            self.serves_files = true;
+            lines.setting(line("try-files", root));
+            return match self.fastcgi(pass, &inner, Some(&place), lines) {
+                Ok(()) => {}
+                Err(why) => self.close(&why, lines),
+            };
+        }
+        if is_index && self.fastcgi_index(chain).is_none() {
             return self.files(root, Missing::Index, chain, path, lines);
         }
         if let Some(unknown) = values::unknown_variable(last, &self.maps) {
@@ -220,6 +274,23 @@ impl<'d> Import<'d> {
         lines.setting(line("try-files", root));
         lines.setting(format!("reroute {}", text(to)));
     }
+}
+
+/// Where a `rewrite` sends all paths, with the query.
+fn front_controller(rewrite: &Directive) -> Option<String> {
+    let to = super::rewrite::whole_path(rewrite.word(0), rewrite.word(1)).filter(|to| to.starts_with('/'))?;
+    Some(match to.strip_suffix('?') {
+        Some(to) => to.to_owned(),
+        None if to.contains('?') => format!("{to}&$args"),
+        None => format!("{to}?$args"),
+    })
+}
+
+/// Whether the query of a request for a front controller stays as it was.
+fn keeps_query(target: &str) -> bool {
+    let query = target.split_once('?').map(|(_, query)| query);
+    query.is_none_or(|query| ["", "$args", "$query_string"].contains(&query))
+        || target.ends_with(".php$is_args$args")
 }
 
 /// The folder and the name of an alias that is a file.

@@ -1,4 +1,4 @@
-//! `proxy_cache` and related directives.
+//! `proxy_cache`, `fastcgi_cache` and related directives.
 
 use std::ops::RangeInclusive;
 
@@ -8,17 +8,16 @@ use super::chain::Chain;
 use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
-/// Directives that are looked up where a request is forwarded.
-pub(super) const SEEN: [&str; 9] = [
-    "proxy_cache",
-    "proxy_cache_key",
-    "proxy_cache_valid",
-    "proxy_cache_bypass",
-    "proxy_no_cache",
-    "proxy_cache_min_uses",
-    "proxy_cache_use_stale",
-    "proxy_ignore_headers",
-    "slice",
+/// Directives that are looked up where a request is forwarded, without `proxy_` or `fastcgi_`.
+pub(super) const SEEN: [&str; 8] = [
+    "cache",
+    "cache_key",
+    "cache_valid",
+    "cache_bypass",
+    "no_cache",
+    "cache_min_uses",
+    "cache_use_stale",
+    "ignore_headers",
 ];
 
 /// Sizes of slices that are possible here; the largest with the usual memory.
@@ -27,7 +26,7 @@ const SLICE_BYTES: RangeInclusive<u64> = 4 << 10..=16 << 20;
 /// How long nginx keeps what nobody asks for, if `inactive` is not given.
 const INACTIVE: &str = "10m";
 
-/// A `proxy_cache_path`.
+/// A `proxy_cache_path` or `fastcgi_cache_path`.
 pub(super) struct Store {
     name: String,
     inactive: String,
@@ -36,7 +35,7 @@ pub(super) struct Store {
 impl<'d> Import<'d> {
     /// Writes the cache folder. There is one, for all sites.
     pub(super) fn stores(&mut self, http: &'d [Directive], top: &mut Lines) {
-        for directive in http.iter().filter(|directive| directive.name == "proxy_cache_path") {
+        for directive in http.iter().filter(|directive| is_path(directive)) {
             let find = |key: &str| directive.texts().into_iter().find_map(|text| text.strip_prefix(key));
             let name = find("keys_zone=").and_then(|zone| zone.split(':').next()).unwrap_or_default();
             let inactive = find("inactive=").and_then(values::time).unwrap_or_else(|| INACTIVE.to_owned());
@@ -57,14 +56,16 @@ impl<'d> Import<'d> {
     }
 
     /// Writes the cache settings of a proxied route.
-    pub(super) fn cache(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
-        let Some(cache) = chain.find("proxy_cache").filter(|cache| cache.word(0) != "off") else { return };
+    pub(super) fn cache(&mut self, chain: &Chain<'d>, family: &str, lines: &mut Lines) {
+        let named = |name: &str| format!("{family}_{name}");
+        let Some(cache) = chain.find(&named("cache")).filter(|cache| cache.word(0) != "off") else { return };
         let Some(store) = self.stores.iter().find(|store| store.name == cache.word(0)) else {
-            return self.leave(cache, "there is no proxy_cache_path with this keys_zone", lines);
+            let why = format!("there is no {family}_cache_path with this keys_zone");
+            return self.leave(cache, &why, lines);
         };
         let inactive = store.inactive.clone();
-        self.validity(chain, lines);
-        if let Some(key) = chain.find("proxy_cache_key") {
+        self.validity(chain, &named("cache_valid"), lines);
+        if let Some(key) = chain.find(&named("cache_key")) {
             // Slices have keys of their own.
             let whole = key.word(0).replace("$slice_range", "").replace("${slice_range}", "");
             match values::unknown_variable(&whole, &self.maps) {
@@ -78,16 +79,15 @@ impl<'d> Import<'d> {
                 ),
             }
         }
-        for (name, setting) in [("proxy_cache_bypass", "cache-bypass"), ("proxy_no_cache", "cache-no-store")]
-        {
-            self.conditions(chain, name, setting, lines);
+        for (name, setting) in [("cache_bypass", "cache-bypass"), ("no_cache", "cache-no-store")] {
+            self.conditions(chain, &named(name), setting, lines);
         }
-        if let Some(uses) = chain.find("proxy_cache_min_uses") {
+        if let Some(uses) = chain.find(&named("cache_min_uses")) {
             lines.setting(format!("cache-min-uses {}", uses.word(0)));
         }
         self.slice(chain, lines);
-        lines.setting(ignored(chain));
-        let is_stale_used = !["", "off"].contains(&chain.word("proxy_cache_use_stale"));
+        lines.setting(ignored(chain, &named("ignore_headers")));
+        let is_stale_used = !["", "off"].contains(&chain.word(&named("cache_use_stale")));
         let stale = if is_stale_used { inactive.as_str() } else { "0s" };
         lines.setting(format!("cache-stale {}", text(stale)));
         if !chain.list(&["add_header"]).into_iter().any(is_cache_status) {
@@ -106,10 +106,10 @@ impl<'d> Import<'d> {
     }
 
     /// How long responses are fresh. For each status the first directive that names it holds, as here.
-    fn validity(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+    fn validity(&mut self, chain: &Chain<'d>, name: &str, lines: &mut Lines) {
         let mut of_200 = None;
         let mut others = Vec::new();
-        for directive in chain.list(&["proxy_cache_valid"]) {
+        for directive in chain.list(&[name]) {
             let texts = directive.texts();
             let Some((time, statuses)) = texts.split_last() else { continue };
             let Some(time) = values::time(time) else {
@@ -162,11 +162,16 @@ pub(super) fn sliced<'d>(chain: &Chain<'d>) -> Option<&'d Directive> {
 }
 
 /// The fields that the cache ignores. nginx ignores `Cache-Control` of requests.
-fn ignored(chain: &Chain<'_>) -> String {
-    let fields = chain.list(&["proxy_ignore_headers"]).into_iter().flat_map(Directive::texts);
-    let known = ["cache-control", "expires", "set-cookie", "vary"];
+fn ignored(chain: &Chain<'_>, name: &str) -> String {
+    let fields = chain.list(&[name]).into_iter().flat_map(Directive::texts);
+    let known = ["cache-control", "expires", "set-cookie", "vary", "x-accel-expires"];
     let fields = fields.map(str::to_ascii_lowercase).filter(|field| known.contains(&field.as_str()));
     fields.fold(line("cache-ignore", "request"), |so_far, field| format!("{so_far} {}", value(&field)))
+}
+
+/// Whether this is the folder of a cache.
+fn is_path(directive: &Directive) -> bool {
+    ["proxy_cache_path", "fastcgi_cache_path"].contains(&directive.name.as_str())
 }
 
 /// Whether this field reports the cache status, which `cache-status` does here.

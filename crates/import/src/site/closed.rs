@@ -42,6 +42,9 @@ const HANDLERS: [&str; 24] = [
     "unit_*",
 ];
 
+/// Those of them that are converted.
+const PASSES: [&str; 3] = ["proxy_pass", "grpc_pass", "fastcgi_pass"];
+
 /// Directives that make the response out of a file, whose text would be shown instead. Inner blocks inherit them.
 const MAKERS: [&str; 4] = ["ssi", "xslt_stylesheet", "image_filter", "passenger_enabled"];
 
@@ -133,10 +136,13 @@ impl<'d> Import<'d> {
     pub(super) fn closed_by(&self, chain: &Chain<'d>) -> Option<String> {
         let own = chain.own();
         let why = |directive: &Directive| table::why(directive).unwrap_or("there is no equivalent");
+        if let Some(pass) = own.iter().find(|directive| directive.name == "fastcgi_pass")
+            && let Err(why) = self.fastcgi_lost(pass, chain)
+        {
+            return Some(because(pass, &why));
+        }
         let is_handler = |it: &&Directive| {
-            !["proxy_pass", "grpc_pass"].contains(&it.name.as_str())
-                && is_one(&it.name, &HANDLERS)
-                && !is_off(it)
+            !PASSES.contains(&it.name.as_str()) && is_one(&it.name, &HANDLERS) && !is_off(it)
         };
         if let Some(handler) = own.iter().find(is_handler) {
             return Some(because(handler, why(handler)));
@@ -146,6 +152,7 @@ impl<'d> Import<'d> {
                 return Some(because(limit, why));
             }
         }
+        let has_scripts = own.iter().any(|directive| directive.name == "fastcgi_pass");
         for (depth, level) in chain.levels().iter().enumerate() {
             let is_server = chain.is_server(depth);
             for directive in level.iter() {
@@ -160,8 +167,10 @@ impl<'d> Import<'d> {
                 if depth > 0 && !is_server {
                     continue;
                 }
+                let is_script_test = || has_scripts && super::fastcgi::is_script_test(directive);
                 if directive.name == "if"
                     && restricts(directive)
+                    && !is_script_test()
                     && self.conditional(directive, chain).is_none()
                 {
                     return Some(because(directive, "it refuses or changes requests under a condition"));
@@ -200,6 +209,9 @@ impl<'d> Import<'d> {
             if let Some(why) = self.closed_by(&inner) {
                 return Some(format!("{path} goes to {why}"));
             }
+            if inner.own().iter().any(|directive| PASSES.contains(&directive.name.as_str())) {
+                return None;
+            }
         }
         let name = path.rsplit('/').next().unwrap_or_default();
         hidden::is_hidden(name).then(|| format!("{path} could be source, and is hidden"))
@@ -224,13 +236,15 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// The target of an `if` for missing files, as in `if (!-e $request_filename) { rewrite ^ /index.php last; }`.
-    pub(super) fn missing_target(&self, chain: &Chain<'d>) -> Option<&'d str> {
+    /// An `if` for missing files, as in `if (!-e $request_filename) { rewrite ^ /index.php last; }`, and its `rewrite`.
+    pub(super) fn missing_rewrite(&self, chain: &Chain<'d>) -> Option<(&'d Directive, &'d Directive)> {
         let levels = chain.levels();
         let conditions =
             levels.iter().enumerate().filter(|(depth, _)| *depth == 0 || chain.is_server(*depth));
         let conditions = conditions.flat_map(|(_, level)| level.iter()).filter(|it| is_about_missing(it));
-        conditions.flat_map(Directive::inner).find(|it| it.name == "rewrite").map(|rewrite| rewrite.word(1))
+        let mut rewrites =
+            conditions.filter_map(|it| Some((it, it.inner().iter().find(|inner| inner.name == "rewrite")?)));
+        rewrites.next()
     }
 }
 

@@ -52,6 +52,7 @@ impl<'d> Import<'d> {
     /// Writes the variables and the conditions of a block.
     pub(super) fn ifs_and_sets(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
         self.valid_referers(chain, lines);
+        self.secure_link(chain, lines);
         for directive in chain.own() {
             match directive.name.as_str() {
                 "set" => {

@@ -17,7 +17,8 @@ pub(super) struct Zone {
 }
 
 /// Lists that are converted in the same way.
-const LISTS: [&[&str]; 4] = [&["add_header"], &["limit_req"], &["limit_conn"], &["error_page"]];
+const LISTS: [&[&str]; 5] =
+    [&["add_header"], &["limit_req"], &["limit_conn"], &["error_page"], &["sub_filter"]];
 
 impl<'d> Import<'d> {
     /// Collects zones.
@@ -66,6 +67,7 @@ impl<'d> Import<'d> {
             "add_header" => self.header(directive),
             "limit_req" => self.limit_req(directive, chain),
             "limit_conn" => self.limit_conn(directive),
+            "sub_filter" => self.sub_filter(directive, chain),
             _ => self.error_page(directive, chain),
         };
         match text {
@@ -100,6 +102,18 @@ impl<'d> Import<'d> {
         let how = if is_single { "set" } else { "add" };
         let when = if directive.word(2) == "always" { "" } else { " when=success" };
         Ok(Some(format!("response-header {how} {} {}{when}", value(name), super::out::text(text))))
+    }
+
+    fn sub_filter(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
+        let (from, to) = (directive.word(0), directive.word(1));
+        if from.contains('$') {
+            return Err("variables are not supported in what is replaced".to_owned());
+        }
+        if let Some(unknown) = values::unknown_variable(to, &self.maps) {
+            return Err(format!("the variable ${unknown} is not supported"));
+        }
+        let once = if chain.word("sub_filter_once") == "off" { " once=off" } else { "" };
+        Ok(Some(format!("replace-text {} {}{once}", super::out::text(from), super::out::text(to))))
     }
 
     fn limit_req(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
@@ -165,7 +179,14 @@ impl<'d> Import<'d> {
         {
             return Err("it needs statuses from 400 to 599".to_owned());
         }
-        let upstream = if chain.is_on("proxy_intercept_errors") { " upstream=on" } else { "" };
+        let upstream = if ["proxy", "fastcgi", "grpc"]
+            .iter()
+            .any(|family| chain.is_on(&format!("{family}_intercept_errors")))
+        {
+            " upstream=on"
+        } else {
+            ""
+        };
         let root = match if is_named { self.named_handler(page, chain) } else { self.page_root(page, chain) }
         {
             Ok(root) if status != " status=own" => root,

@@ -2,7 +2,7 @@
 
 use crate::nginx::Directive;
 
-use super::chain::Chain;
+use super::chain::{Chain, has_below};
 use super::out::{Lines, text};
 use super::pattern::{self, Pattern};
 use super::rewrite::absolute;
@@ -261,7 +261,7 @@ impl<'d> Import<'d> {
         // It cannot be reached from outside.
         let is_internal = location.inner().iter().any(|directive| directive.name == "internal");
         let is_page = path.exact().or(path.prefix()).is_some_and(|uri| is_error_page(uri, chain.server()));
-        if is_internal && !is_page {
+        if is_internal && !is_page && !may_be_sent_to(path, chain.server()) {
             location.inner().iter().for_each(|directive| self.fates.carried(directive));
             lines.setting("respond 404".to_owned());
             return site.block(&location.comments, path.head(), lines);
@@ -269,6 +269,7 @@ impl<'d> Import<'d> {
         self.seen(location.inner());
         self.set_place(location);
         self.settings(&chain, &mut lines);
+        self.log_of_location(&chain, &mut lines);
         let own = chain.own().iter().find(|directive| directive.name == "auth_request");
         self.auth_request(own, &chain, &mut lines);
         let mut levels = vec![&chain];
@@ -321,6 +322,18 @@ fn below(prefix: &str, pattern: &str) -> String {
         Some(folder) => format!("^{}(?:/.*)?(?:{pattern})", regex::escape(folder)),
         None => format!("^{}.*(?:{pattern})", regex::escape(prefix)),
     }
+}
+
+/// Whether an upstream may send requests here (`X-Accel-Redirect`). A location for `auth_request` is not for that.
+fn may_be_sent_to(path: &Path, server: &[Directive]) -> bool {
+    let is_auth = path.exact().or(path.prefix()).is_some_and(|uri| is_asked(uri, server));
+    !is_auth && has_below(server, &["proxy_pass", "fastcgi_pass"])
+}
+
+fn is_asked(uri: &str, block: &[Directive]) -> bool {
+    block.iter().any(|directive| {
+        (directive.name == "auth_request" && directive.word(0) == uri) || is_asked(uri, directive.inner())
+    })
 }
 
 /// Whether a location has a longer prefix than this: an expression inside this one does not apply there.

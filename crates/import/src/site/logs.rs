@@ -87,6 +87,7 @@ impl<'d> Import<'d> {
                         Some(time) => text.push_str(&format!(" flush=\"{time}\"")),
                         None => left = Some(*word),
                     },
+                    Some(("if", _)) if self.same_condition(chain, word).is_some() => {}
                     Some(_) => left = Some(*word),
                     None if *word == "gzip" => left = Some(*word),
                     None if *word == "combined" => {}
@@ -107,6 +108,14 @@ impl<'d> Import<'d> {
                 }
             }
             lines.setting(text);
+            if let Some(variable) = texts.iter().find_map(|word| self.same_condition(chain, word)) {
+                let mut inner = Lines::default();
+                inner.setting("log-requests off".to_owned());
+                let head = format!("when {}", super::out::text(&format!("{variable} in ['', '0']")));
+                if !lines.has_block(&head) {
+                    lines.block(&[], head, inner);
+                }
+            }
             if let Some(word) = left {
                 lines.comment(&format!(
                     "not converted: `{word}` of this log ({}:{})",
@@ -114,6 +123,37 @@ impl<'d> Import<'d> {
                 ));
             }
             self.fates.carried(directive);
+        }
+    }
+
+    /// The variable of `if=$variable`, if all logs of the block have the same one.
+    fn same_condition<'w>(&self, chain: &Chain<'d>, word: &'w str) -> Option<&'w str> {
+        let variable = word.strip_prefix("if=")?;
+        let is_variable = variable.starts_with('$') && values::variables(variable).len() == 1;
+        let is_known = values::unknown_variable(variable, &self.maps).is_none();
+        let mut logs = chain.own().iter().filter(|directive| directive.name == "access_log");
+        let has_it = |log: &crate::nginx::Directive| log.texts().contains(&word);
+        (is_variable && is_known && logs.all(has_it)).then_some(variable)
+    }
+
+    /// `access_log off` of a location, or the log of its server that it repeats.
+    pub(super) fn log_of_location(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        // Routes are beside each other: around each is its server.
+        let outer = chain.at_server();
+        let around: Vec<Vec<&str>> =
+            outer.list(&["access_log"]).into_iter().map(crate::nginx::Directive::texts).collect();
+        let own: Vec<&'d crate::nginx::Directive> =
+            chain.own().iter().filter(|directive| directive.name == "access_log").collect();
+        if own.is_empty() {
+            return;
+        }
+        if own.iter().all(|log| log.word(0) == "off") {
+            own.iter().for_each(|log| self.fates.carried(log));
+            if around.iter().any(|log| log.first() != Some(&"off")) {
+                lines.setting("log-requests off".to_owned());
+            }
+        } else if own.len() == around.len() && own.iter().all(|log| around.contains(&log.texts())) {
+            own.iter().for_each(|log| self.fates.carried(log));
         }
     }
 

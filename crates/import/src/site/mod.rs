@@ -17,6 +17,9 @@ mod compress;
 mod condition_tests;
 mod conditions;
 mod constants;
+mod fastcgi;
+#[cfg(test)]
+mod fastcgi_tests;
 mod geo;
 mod hidden;
 mod ifs;
@@ -30,6 +33,7 @@ mod pattern;
 mod proxy;
 mod referers;
 mod rewrite;
+mod secure_link;
 mod server;
 mod settings;
 mod table;
@@ -81,6 +85,7 @@ pub fn site_file(main: &[Directive]) -> Imported {
     import.lists(&[&chain], &mut top);
     import.referers(block, &mut top);
     import.tables(block, &mut blocks);
+    import.secure_links(block, &mut top);
     import.variables(block, &mut top);
     import.known_upstreams(block);
     import.servers(&chain, &mut top, &mut sites);
@@ -91,7 +96,7 @@ pub fn site_file(main: &[Directive]) -> Imported {
     }
     for upstream in std::mem::take(&mut import.upstreams) {
         if !import.fates.is_known(upstream) {
-            import.leave(upstream, "no proxy_pass uses it", &mut blocks);
+            import.leave(upstream, "nothing is passed to it", &mut blocks);
         }
     }
     let mut first = std::mem::take(&mut import.listens);

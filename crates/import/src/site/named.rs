@@ -73,7 +73,13 @@ const RULES: [&str; 14] = [
 /// Whether all of it can stand in the place of a `try_files`.
 fn is_simple(location: &Directive) -> bool {
     let has = |names: &[&str]| location.inner().iter().any(|it| names.contains(&it.name.as_str()));
-    has(&["proxy_pass", "return", "root"]) && !has(&RULES)
+    has(&["proxy_pass", "return", "root"]) && !has_rules(location.inner())
+}
+
+/// Whether a block has rules for all its requests.
+pub(super) fn has_rules(block: &[Directive]) -> bool {
+    let is_rule = |it: &Directive| RULES.contains(&it.name.as_str()) && !super::fastcgi::is_script_test(it);
+    block.iter().any(is_rule)
 }
 
 /// Whether a block, or one in it, has such a directive.

@@ -111,6 +111,11 @@ impl Lines {
         self.lines.iter().any(|line| matches!(line, OutputLine::Setting(text) if begins(text)))
     }
 
+    /// Whether it has a block that begins so.
+    pub(super) fn has_block(&self, head: &str) -> bool {
+        self.lines.iter().any(|line| matches!(line, OutputLine::Block(_, other, _) if other == head))
+    }
+
     /// Whether it contains a block.
     pub(super) fn has_blocks(&self) -> bool {
         self.lines.iter().any(|line| matches!(line, OutputLine::Block(..)))

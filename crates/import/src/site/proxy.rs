@@ -3,46 +3,44 @@
 use crate::nginx::Directive;
 
 use super::cache::sliced;
-use super::chain::Chain;
+use super::chain::{Chain, has_below};
 use super::location::Path;
 use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
-/// Directives that are looked up when a proxied location is converted.
-const SEEN: [&str; 32] = [
-    "grpc_connect_timeout",
-    "grpc_send_timeout",
-    "grpc_read_timeout",
-    "grpc_next_upstream_tries",
-    "grpc_ssl_verify",
-    "grpc_ssl_name",
-    "grpc_ssl_server_name",
-    "grpc_ssl_trusted_certificate",
-    "grpc_buffer_size",
-    "proxy_set_header",
-    "proxy_hide_header",
-    "proxy_pass_header",
-    "proxy_connect_timeout",
-    "proxy_send_timeout",
-    "proxy_read_timeout",
-    "proxy_next_upstream_tries",
-    "proxy_next_upstream",
-    "proxy_next_upstream_timeout",
-    "grpc_next_upstream",
-    "grpc_next_upstream_timeout",
-    "proxy_request_buffering",
-    "proxy_buffering",
-    "proxy_max_temp_file_size",
-    "proxy_intercept_errors",
-    "proxy_ssl_verify",
-    "proxy_ssl_name",
-    "proxy_ssl_server_name",
-    "proxy_ssl_trusted_certificate",
-    "proxy_ssl_verify_depth",
-    "auth_basic_user_file",
-    "limit_req_status",
-    "proxy_ssl_protocols",
+/// Directives that are looked up when a proxied location is converted, without the name of their family.
+const SEEN: [&str; 24] = [
+    "buffer_size",
+    "buffering",
+    "connect_timeout",
+    "hide_header",
+    "index",
+    "intercept_errors",
+    "max_temp_file_size",
+    "next_upstream",
+    "next_upstream_timeout",
+    "next_upstream_tries",
+    "param",
+    "pass_header",
+    "read_timeout",
+    "request_buffering",
+    "send_timeout",
+    "set_header",
+    "split_path_info",
+    "ssl_name",
+    "ssl_protocols",
+    "ssl_server_name",
+    "ssl_session_reuse",
+    "ssl_trusted_certificate",
+    "ssl_verify",
+    "ssl_verify_depth",
 ];
+
+/// Families of these directives.
+const FAMILIES: [&str; 3] = ["proxy_", "grpc_", "fastcgi_"];
+
+/// Others that are looked up from inner blocks.
+const SEEN_OTHERS: [&str; 3] = ["auth_basic_user_file", "limit_req_status", "slice"];
 
 /// Values of `X-Forwarded-*` that are sent by default.
 const FORWARDED: [(&str, &[&str]); 3] = [
@@ -56,8 +54,9 @@ impl<'d> Import<'d> {
     pub(super) fn seen(&mut self, block: &'d [Directive]) {
         for directive in block {
             let name = directive.name.as_str();
-            let is_seen = SEEN.contains(&name) || super::cache::SEEN.contains(&name);
-            if is_seen && !self.fates.is_known(directive) {
+            let short = FAMILIES.iter().find_map(|family| name.strip_prefix(family)).unwrap_or_default();
+            let is_seen = SEEN.contains(&short) || super::cache::SEEN.contains(&short);
+            if (is_seen || SEEN_OTHERS.contains(&name)) && !self.fates.is_known(directive) {
                 self.fates.carried(directive);
             }
         }
@@ -119,12 +118,24 @@ impl<'d> Import<'d> {
         let host = if authority.starts_with("unix:") { "localhost" } else { authority };
         let has_own_host = self.request_fields(chain, family, host, lines);
         self.changes_back((scheme, authority, uri), has_own_host, chain, path, lines);
-        self.cache(chain, lines);
-        if chain.is_on("proxy_request_buffering") {
-            lines.setting("buffer-requests".to_owned());
+        self.transfer(chain, family, lines);
+        Ok(())
+    }
+
+    /// Caching, buffering, and fields of responses that are not passed on.
+    pub(super) fn transfer(&mut self, chain: &Chain<'d>, family: &str, lines: &mut Lines) {
+        let word = |name: &str| chain.word(&format!("{family}_{name}"));
+        self.cache(chain, family, lines);
+        if follows_accel(chain, family) {
+            lines.setting("x-accel on".to_owned());
+        }
+        match word("request_buffering") {
+            "on" => lines.setting("buffer-requests".to_owned()),
+            "off" => lines.setting("buffer-requests off".to_owned()),
+            _ => {}
         }
         // Without files, nginx keeps a few pages; more than that is between the sockets here.
-        match (chain.word("proxy_buffering"), chain.word("proxy_max_temp_file_size")) {
+        match (word("buffering"), word("max_temp_file_size")) {
             ("off", _) | (_, "0") => lines.setting("buffer-response off".to_owned()),
             (_, "" | "1024m" | "1g") => {}
             (_, given) => {
@@ -133,10 +144,9 @@ impl<'d> Import<'d> {
                 }
             }
         }
-        for directive in chain.list(&["proxy_hide_header"]) {
+        for directive in chain.list(&[&format!("{family}_hide_header")]) {
             lines.setting(format!("response-header remove {}", value(directive.word(0))));
         }
-        Ok(())
     }
 
     /// An upstream that a variable names. Others of its values get 502 here.
@@ -165,7 +175,7 @@ impl<'d> Import<'d> {
         let scheme = if is_tls { "https" } else { "http" };
         lines.setting(format!("proxy {}", text(&format!("{scheme}://{rest}"))));
         self.request_fields(chain, family, "", lines);
-        self.cache(chain, lines);
+        self.cache(chain, family, lines);
         Ok(())
     }
 
@@ -223,6 +233,17 @@ impl<'d> Import<'d> {
         }
         has_own_host
     }
+}
+
+/// Whether the upstream's `X-Accel` fields have an effect. nginx follows them unless `proxy_ignore_headers` lists them.
+fn follows_accel(chain: &Chain<'_>, family: &str) -> bool {
+    let ignored = chain.list(&[&format!("{family}_ignore_headers")]);
+    let ignores = |name: &str| {
+        ignored.iter().flat_map(|directive| directive.texts()).any(|text| text.eq_ignore_ascii_case(name))
+    };
+    let is_cached = !["", "off"].contains(&chain.word(&format!("{family}_cache")));
+    let is_redirected = has_below(chain.server(), &["internal"]) && !ignores("x-accel-redirect");
+    is_redirected || (is_cached && !ignores("x-accel-expires"))
 }
 
 /// The authority after `http://`, and the path, if any.

@@ -28,6 +28,10 @@ impl<'d> Import<'d> {
             }
         }
         self.compression(chain, lines);
+        if chain.own().iter().any(|directive| directive.name == "sub_filter") && !lines.has("compress") {
+            // Texts are replaced in what is not compressed yet.
+            lines.setting("compress off".to_owned());
+        }
         self.access(chain, lines);
         self.limit_except(chain, lines);
         self.ifs_and_sets(chain, lines);
@@ -91,6 +95,16 @@ fn plain(directive: &Directive, chain: &Chain<'_>) -> Option<Result<String, &'st
         "autoindex" => line("listing", word),
         "expires" => return Some(expires(directive)),
         "satisfy" => line("satisfy", word),
+        "sub_filter_once" => String::new(),
+        "sub_filter_types" => {
+            // Pages always are.
+            let mut types: Vec<String> = vec![super::out::text("text/html")];
+            for given in directive.texts() {
+                types.push(super::out::text(if given == "*" { "*/*" } else { given }));
+            }
+            types.dedup();
+            format!("replace-types {}", types.join(" "))
+        }
         "auth_basic" if word == "off" => "basic-auth off".to_owned(),
         "auth_basic_user_file" if word.contains('$') => {
             return Some(Err("variables are not supported in its name"));

@@ -15,8 +15,22 @@ const NEEDLESS: &[&str] = &[
     "daemon",
     "default_type",
     "directio",
+    "error_log",
     "etag",
     "events",
+    "fastcgi_buffer_size",
+    "fastcgi_buffers",
+    "fastcgi_busy_buffers_size",
+    "fastcgi_cache_background_update",
+    "fastcgi_cache_lock",
+    "fastcgi_cache_lock_age",
+    "fastcgi_cache_lock_timeout",
+    "fastcgi_cache_revalidate",
+    "fastcgi_keep_conn",
+    "fastcgi_pass_header",
+    "fastcgi_socket_keepalive",
+    "fastcgi_store_access",
+    "fastcgi_temp_file_write_size",
     "fastcgi_temp_path",
     "brotli_buffers",
     "brotli_static",
@@ -31,6 +45,7 @@ const NEEDLESS: &[&str] = &[
     "keepalive_disable",
     "load_module",
     "log_not_found",
+    "open_log_file_cache",
     "log_subrequest",
     "master_process",
     "merge_slashes",
@@ -115,7 +130,7 @@ const NEEDLESS: &[&str] = &[
 
 /// Prefixes of names, and why these directives are not converted.
 const LEFT: &[(&str, &str)] = &[
-    ("access_log", "only one log for the server and one for each site are supported"),
+    ("access_log", "only logs for the server and for each site are supported"),
     ("add_trailer", "adding trailers is not supported"),
     ("auth_jwt", "only basic and forward auth are supported"),
     ("auth_pam", "only basic and forward auth are supported"),
@@ -123,8 +138,7 @@ const LEFT: &[(&str, &str)] = &[
     ("charset", "set the charset together with the type"),
     ("client_body_timeout", "use min-rate to limit slow clients"),
     ("debug_connection", "debug logs are not supported"),
-    ("error_log", "messages go to stderr, for systemd's journal"),
-    ("fastcgi_", "FastCGI is not supported; run the application behind HTTP"),
+    ("fastcgi_", "there is no equivalent"),
     ("geo", "only maps with plain text are supported"),
     ("grpc_", "there is no equivalent"),
     ("http2_chunk_size", ""),
@@ -141,7 +155,6 @@ const LEFT: &[(&str, &str)] = &[
     ("map_hash", ""),
     ("memcached_", "memcached is not supported"),
     ("mirror", "mirroring is not supported"),
-    ("open_log_file_cache", ""),
     ("perl", "scripts are not supported"),
     ("proxy_cache", "there is no equivalent"),
     ("proxy_cookie", "cookies of upstreams are forwarded unchanged"),
@@ -150,7 +163,7 @@ const LEFT: &[(&str, &str)] = &[
     ("quic_", "HTTP/3 is not supported yet"),
     ("satisfy", "access rules and passwords must always both be met"),
     ("scgi_", "SCGI is not supported"),
-    ("secure_link", "signed links are not supported"),
+    ("secure_link", "only secure_link with secure_link_md5 is supported, in all places"),
     ("send_timeout", "use min-rate to limit slow clients"),
     ("set", "variables are not supported; use a map"),
     ("split_clients", "only maps with plain text are supported"),
@@ -158,7 +171,7 @@ const LEFT: &[(&str, &str)] = &[
     ("ssl", "there is no equivalent"),
     ("stream", "only HTTP is supported"),
     ("stub_status", "see admin: metrics, health and a live page"),
-    ("sub_filter", "filters are not supported"),
+    ("sub_filter", "there is no equivalent"),
     ("uwsgi_", "uWSGI is not supported; run the application behind HTTP"),
     ("user_directory", ""),
     ("valid_referers", "there is no equivalent"),
@@ -264,6 +277,9 @@ const ON_HERE: [&str; 7] = [
 pub(super) fn why(directive: &Directive) -> Option<&'static str> {
     let name = directive.name.as_str();
     let is_off = directive.words.len() == 1 && directive.word(0) == "off";
+    if name == "http2" && directive.word(0) == "on" {
+        return None;
+    }
     let is_needless = !(is_off && ON_HERE.contains(&name));
     if NEEDLESS.contains(&name) && is_needless {
         return None;

@@ -110,6 +110,16 @@ fn directives_have_their_words() {
             "route \"/auth\" match=exact { | respond 404 | } | route \"/p\" match=starts-with { | forward-auth \"http://z\" path=\"/auth\" | respond 204 | }",
         ),
         (
+            "location / { proxy_pass http://z; } location /files/ { internal; root /r; }",
+            "route \"/\" { | proxy \"http://z\" | proxy-host z | x-forwarded off | proxy-redirect \"http://z/\" \"/\" | x-accel on | } | \
+             route \"/files/\" entry=internal { | files \"/r\" | }",
+        ),
+        (
+            "location / { proxy_pass http://z; proxy_ignore_headers X-Accel-Redirect; } location /files/ { internal; root /r; }",
+            "route \"/\" { | proxy \"http://z\" | proxy-host z | x-forwarded off | proxy-redirect \"http://z/\" \"/\" | } | \
+             route \"/files/\" entry=internal { | files \"/r\" | }",
+        ),
+        (
             "root /r; if ($scheme = http) { return 301 /x; } ssl_engine a;",
             "when \"$scheme == 'http'\" { | redirect \"$scheme://$http_host/x\" status=301 | } | files \"/r\" | \
              // not converted: ssl_engine a;  (nginx.conf:1) there is no equivalent",
@@ -187,7 +197,7 @@ fn upstreams_zones_maps_and_logs() {
         "upstream u {\n    balance hash key=client\n    server \"http://a\" weight=3\n    // not converted: `slow_start=5s` of b:1\n    \
          server \"b:1\" backup=on\n    pool 8\n    // not converted: foo;  (nginx.conf:4) there is no equivalent\n    \
          failures 2 window=\"5s\" down-time=\"5s\"\n}\n",
-        "// not converted: upstream unused { … }  (nginx.conf:5) no proxy_pass uses it\n",
+        "// not converted: upstream unused { … }  (nginx.conf:5) nothing is passed to it\n",
         "site s \"~^x\\\\d\" \"~^mail\\\\..+$\" {\n    // not converted: the name ~^(?<n>y)$; named groups and variables are not \
          supported in names\n    listen \":80\" default=on\n    access-log off\n    rate-limit \"30/m\" burst=5 delay=0 key=client name=z status=503 fields=off\n    request-limit 10 key=\"$http_x\" name=c queue=0\n",
         "        proxy u\n        proxy-host u\n",
@@ -210,7 +220,7 @@ fn caches_are_converted() {
     for (text, expected) in [
         (
             "proxy_cache a;",
-            "        cache \"0s\"\n        cache-ignore request\n        cache-stale \"0s\"\n        cache-status off\n",
+            "        cache \"0s\"\n        cache-ignore request\n        cache-stale \"0s\"\n        cache-status off\n        x-accel on\n",
         ),
         (
             "proxy_cache a; proxy_cache_valid 404 1m; proxy_cache_valid 10m; proxy_cache_valid any 5s; proxy_cache_min_uses 3; \
@@ -218,13 +228,13 @@ fn caches_are_converted() {
              proxy_cache_bypass $cookie_s $arg_nocache; proxy_no_cache $http_x; add_header X-Cache-Status $upstream_cache_status;",
             "        cache \"10m\"\n        cache-valid \"1m\" \"404\"\n        cache-valid \"10m\" \"301\" \"302\"\n        cache-valid \"5s\" \"201-599\"\n\
             \x20       cache-bypass \"$cookie_s\" \"$arg_nocache\"\n        cache-no-store \"$http_x\"\n        cache-min-uses 3\n\
-            \x20       cache-ignore request set-cookie\n        cache-stale \"2h\"\n",
+            \x20       cache-ignore request x-accel-expires set-cookie\n        cache-stale \"2h\"\n",
         ),
         (
             "slice 1m; proxy_cache a; proxy_cache_key $uri$is_args$args$slice_range; proxy_set_header Range $slice_range; \
              proxy_cache_valid 206 1h; proxy_cache_valid 404 1m;",
             "        cache \"1h\"\n        cache-valid \"1m\" \"404\"\n        cache-key \"$uri$is_args$args\"\n        cache-slice \"1MiB\"\n\
-            \x20       cache-ignore request\n        cache-stale \"0s\"\n        cache-status off\n",
+            \x20       cache-ignore request\n        cache-stale \"0s\"\n        cache-status off\n        x-accel on\n",
         ),
         ("slice 0; proxy_cache off; proxy_cache_valid 1m;", ""),
         ("slice 1m; proxy_set_header Range $slice_range;", ""),
@@ -328,7 +338,7 @@ fn addresses_belong_to_servers() {
 fn unconverted_directives_close_their_location() {
     let open = "location / { root /r; }";
     for (closed, text) in [
-        (1, "location / { fastcgi_pass a:1; }"),
+        (1, "location / { uwsgi_pass a:1; }"),
         (1, "location / { content_by_lua_file x; }"),
         (1, "location / { perl a::handler; }"),
         (1, "location / { js_content a; }"),
@@ -345,7 +355,7 @@ fn unconverted_directives_close_their_location() {
         (0, "location / { root /r; if ($http_x) { set $x 1; return 403; } }"),
         (1, "location / { root /r; if ($http_x) { set $x $unknown; return 403; } }"),
         (0, "location / { root /r; set $x 0; if ($http_x) { set $x 1; } if ($x) { return 403; } }"),
-        (1, "location / { root /r; if ($http_x) { fastcgi_pass a:1; } }"),
+        (1, "location / { root /r; if ($http_x) { uwsgi_pass a:1; } }"),
         (0, "location / { root /r; if ($http_x) { add_header A b; } }"),
         (0, "location / { root /r; if ($host ~ ^www\\.$) { return 301 http://x/; } }"),
         (1, "location / { root /r; rewrite (?=a) /b; }"),
@@ -418,4 +428,71 @@ fn redirects_of_locations_stay_there() {
     }
     let lost = of_server("location / { return 204; } location /old { rewrite b(.*)$ http://x/$1 redirect; }");
     assert!(lost.contains("respond 501") && !lost.contains("http://x/\""), "{lost}");
+}
+
+#[test]
+fn logs_of_locations_and_their_conditions() {
+    for (text, expected) in [
+        ("access_log a; root /r; location /x { access_log off; }", "log-requests off"),
+        (
+            "access_log a; root /r; location /x { access_log off; location /x/y { access_log a; } }",
+            "log-requests off | files \"/r\" | } | route \"/x/y\" match=starts-with { | files",
+        ),
+        (
+            "access_log a combined if=$arg_l; root /r;",
+            "when \"$arg_l in ['', '0']\" { | log-requests off | }",
+        ),
+        (
+            "access_log a combined if=$arg_l; access_log b combined if=$arg_l; root /r;",
+            "when \"$arg_l in ['', '0']\" { | log-requests off | }",
+        ),
+    ] {
+        let site = of_server(text);
+        assert!(site.contains(expected) && !site.contains("not converted"), "{text}\n{site}");
+    }
+    // There is nothing to switch off, and what differs between logs is not converted.
+    let off = of_server("access_log off; root /r; location /x { access_log off; }");
+    assert!(!off.contains("log-requests"), "{off}");
+    for text in [
+        "access_log a combined if=$arg_l; access_log b; root /r;",
+        "access_log a combined if=$nothing; root /r;",
+        "access_log a; root /r; location /x { access_log b; }",
+    ] {
+        let site = of_server(text);
+        assert!(site.contains("not converted") && !site.contains("log-requests"), "{text}\n{site}");
+    }
+}
+
+/// What only rules of responses know is not taken for a fact of the request.
+#[test]
+fn the_body_is_a_value_of_responses_only() {
+    let field = of_server("location / { add_header X-B $request_body; proxy_pass http://a:1; }");
+    assert!(field.contains("response-header add \"X-B\" \"$request_body\" when=success"), "{field}");
+    let guard = of_server("location / { if ($request_body ~ evil) { return 403; } proxy_pass http://a:1; }");
+    assert!(guard.contains("respond 501") && !guard.contains("proxy "), "{guard}");
+    let cookie = of_server("location / { add_header X-C $upstream_cookie_sid; proxy_pass http://a:1; }");
+    assert!(cookie.contains("\"$upstream_cookie_sid\""), "{cookie}");
+}
+
+#[test]
+fn texts_are_replaced_as_nginx_does() {
+    let text = "location / { sub_filter_types text/css; sub_filter_once off; sub_filter </head> '<b>$host</b></head>'; \
+                sub_filter a b; proxy_pass http://a:1; }";
+    let site = of_server(text);
+    for expected in [
+        "replace-types \"text/html\" \"text/css\"",
+        "replace-text \"</head>\" \"<b>$host</b></head>\" once=off",
+        "replace-text \"a\" \"b\" once=off",
+    ] {
+        assert!(site.contains(expected), "{expected}\n{site}");
+    }
+    // The inner list replaces the outer one.
+    let nested = of_server("root /r; sub_filter a b; location /x { sub_filter c d; } location /y { }");
+    assert_eq!(nested.matches("replace-text \"a\" \"b\"").count(), 1, "{nested}");
+    assert!(
+        nested.contains("route \"/x\" match=starts-with { | compress off | replace-text \"c\" \"d\""),
+        "{nested}"
+    );
+    let variable = of_server("root /r; sub_filter $host b; location / { }");
+    assert!(variable.contains("// not converted: sub_filter $host b;"), "{variable}");
 }

@@ -3,6 +3,7 @@
 use crate::nginx::Directive;
 
 use super::chain::Chain;
+use super::fastcgi::NO_POOL;
 use super::out::{Lines, value};
 use super::{Import, values};
 
@@ -43,10 +44,25 @@ impl<'d> Import<'d> {
         chain: &Chain<'d>,
         lines: &mut Lines,
     ) -> Option<String> {
-        let mut settings = self.connecting(chain, family, is_tls);
+        let mut settings = Vec::new();
         if family == "grpc" {
             settings.push(format!("protocol {}", if is_tls { "h2" } else { "h2c" }));
         }
+        self.upstream_with(authority, is_tls, family, settings, chain, lines)
+    }
+
+    /// The same, with settings of its protocol.
+    pub(super) fn upstream_with(
+        &mut self,
+        authority: &str,
+        is_tls: bool,
+        family: &str,
+        protocol: Vec<String>,
+        chain: &Chain<'d>,
+        lines: &mut Lines,
+    ) -> Option<String> {
+        let mut settings = self.connecting(chain, family, is_tls);
+        settings.extend(protocol);
         let block = self.upstreams.iter().copied().find(|upstream| upstream.word(0) == authority);
         let scheme = if is_tls { "https" } else { "http" };
         if let (None, true) = (block, settings.is_empty()) {
@@ -72,7 +88,9 @@ impl<'d> Import<'d> {
             None => inner.setting(format!("server {}", value(&address(authority, is_tls)))),
         }
         for setting in settings {
-            inner.setting(setting);
+            if !(setting == NO_POOL && inner.has("pool")) {
+                inner.setting(setting);
+            }
         }
         self.made.push(Made { name: name.clone(), lines: inner, key });
         Some(name)
@@ -80,7 +98,11 @@ impl<'d> Import<'d> {
 
     /// A name that no upstream has yet.
     fn name_for(&self, authority: &str) -> String {
-        let base: String = authority
+        // A socket has the name of its file.
+        let name = authority.strip_prefix("unix:").and_then(|path| path.rsplit('/').next());
+        let name = name.map(|file| file.trim_end_matches(".sock")).filter(|file| !file.is_empty());
+        let base: String = name
+            .unwrap_or(authority)
             .chars()
             .map(|char| if char.is_ascii_alphanumeric() || "-_.".contains(char) { char } else { '-' })
             .collect();
@@ -178,10 +200,13 @@ impl<'d> Import<'d> {
                     self.fates.needless(directive);
                     continue;
                 }
-                "least_conn" | "ip_hash" | "random" | "hash" | "sticky" if lines.has("balance") => {
+                "least_conn" | "least_time" | "ip_hash" | "random" | "hash" | "sticky"
+                    if lines.has("balance") =>
+                {
                     self.leave(directive, "an upstream has one way to choose a server", lines);
                     continue;
                 }
+                "least_time" => lines.setting("balance least-time".to_owned()),
                 "least_conn" => lines.setting("balance least-connections".to_owned()),
                 "ip_hash" => lines.setting("balance hash key=client".to_owned()),
                 "random" => lines.setting("balance two-choices".to_owned()),

@@ -66,7 +66,7 @@ pub(super) fn rate(text: &str) -> Option<String> {
 }
 
 /// Variables with the same name in both.
-const VARIABLES: [&str; 28] = [
+const VARIABLES: [&str; 29] = [
     "scheme",
     "host",
     "http_host",
@@ -89,6 +89,7 @@ const VARIABLES: [&str; 28] = [
     "ssl_cipher",
     "msec",
     "request_id",
+    "proxy_add_x_forwarded_for",
     "ssl_client_verify",
     "ssl_client_escaped_cert",
     "ssl_client_s_dn",
@@ -131,8 +132,8 @@ pub(super) fn unknown_variable<'t>(text: &'t str, maps: &[String]) -> Option<&'t
 /// The same for texts that are made when the response is known.
 pub(super) fn unknown_in_response<'t>(text: &'t str, maps: &[String]) -> Option<&'t str> {
     let is_of_response = |name: &&str| {
-        ["status", "upstream_status", "upstream_cache_status"].contains(name)
-            || ["sent_http_", "upstream_http_"]
+        ["status", "upstream_status", "upstream_cache_status", "request_body"].contains(name)
+            || ["sent_http_", "upstream_http_", "upstream_cookie_"]
                 .iter()
                 .any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
     };

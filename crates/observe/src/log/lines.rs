@@ -12,6 +12,7 @@ use super::steps::{Step, Steps};
 use super::variable::About;
 use super::writer::{Buffer, Shared};
 use super::{Log, Plan};
+use crate::notes::Notes;
 use crate::observed::Upstream;
 
 /// Requests in progress on one worker whose data is kept; lines of further ones lack the values from their heads.
@@ -104,9 +105,10 @@ impl Lines {
         let about = About { ended, upstream, clock };
         let mut ends = &*open.ends;
         let mut at = 0;
+        let is_logged = Notes::is_logged(ended.note);
         for (log, skipped) in self.logs.iter().zip(skipped) {
             let (of_log, others) = ends.split_at_checked(log.steps.runs.len()).unwrap_or_default();
-            if log.takes_all || is_wanted(&log.shared.plan, ended, site, skipped) {
+            if is_logged && (log.takes_all || is_wanted(&log.shared.plan, ended, site, skipped)) {
                 log.buffer.add(&log.shared, |out| log.write(&open.text, at, of_log, &about, out));
             }
             at = of_log.last().copied().unwrap_or(at);

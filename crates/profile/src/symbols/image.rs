@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 
 use addr2line::{Context, demangle_auto};
 use gimli::{Dwarf, EndianRcSlice, RunTimeEndian, SectionId};
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
-use super::name;
+use super::{debug_file, name};
 use crate::{Frame, Kind};
 
 /// The largest file that is read, in bytes: a browser with debug information. Larger ones get no names.
@@ -37,19 +38,30 @@ struct Symbol {
 }
 
 impl Image {
-    /// Reads a file into memory: mapping it would kill this process if the file were truncated meanwhile.
-    pub(crate) fn read(path: &str) -> Option<Image> {
-        let mut bytes = Vec::new();
-        File::open(path).ok()?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            return None;
-        }
-        Image::parse(&bytes)
+    /// Reads the file at `path`, which is installed as `name`; names come from its debug file if it has none itself.
+    pub(crate) fn read(path: &str, name: &str) -> Option<Image> {
+        Image::parse(&bytes_of(Path::new(path))?, Path::new(name))
     }
 
-    fn parse(bytes: &[u8]) -> Option<Image> {
+    fn parse(bytes: &[u8], name: &Path) -> Option<Image> {
         let file = object::File::parse(bytes).ok()?;
-        Some(Image { segments: segments(&file), symbols: symbols(&file), lines: lines(&file) })
+        let mut image = Image { segments: segments(&file), symbols: symbols(&file), lines: lines(&file) };
+        if image.lines.is_none() {
+            image.complete_from_debug_file(&file, name);
+        }
+        Some(image)
+    }
+
+    /// Debug files have the program's addresses, but not its bytes: the segments stay the program's.
+    fn complete_from_debug_file(&mut self, program: &object::File<'_>, name: &Path) {
+        for bytes in debug_file::places(program, name).iter().filter_map(|place| bytes_of(place)) {
+            let Ok(debug) = object::File::parse(&*bytes) else { continue };
+            if debug_file::belongs_to(&debug, program) {
+                self.symbols = symbols(&debug);
+                self.lines = lines(&debug);
+                return;
+            }
+        }
     }
 
     /// The functions at an offset of the file, the outermost first; empty if it is not known.
@@ -98,6 +110,13 @@ impl Image {
     }
 }
 
+/// A whole file, in memory: mapping it would kill this process if the file were truncated meanwhile.
+fn bytes_of(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= FILE_BYTES_MAX).then_some(bytes)
+}
+
 fn segments(file: &object::File<'_>) -> Vec<Segment> {
     let segment = |segment: object::Segment<'_, '_>| {
         let (offset, bytes) = segment.file_range();
@@ -135,12 +154,59 @@ fn lines(file: &object::File<'_>) -> Option<Context<Reader>> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    fn parse(bytes: &[u8]) -> Option<Image> {
+        Image::parse(bytes, Path::new("/no/such/program"))
+    }
+
+    /// A stripped program and its debug file, as packages have them.
+    #[test]
+    fn names_come_from_a_debug_file() {
+        let folder = std::env::temp_dir().join(format!("flatout-debug-file-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+        std::fs::write(
+            at("source.c"),
+            "int a_stripped_function(void) { return 7; }\nint main(void) { return a_stripped_function(); }\n",
+        )
+        .unwrap();
+        let run = |command: &str, arguments: &[&str]| {
+            let status = Command::new(command).args(arguments).status();
+            status.is_ok_and(|status| status.success())
+        };
+        let (program, debug) = (at("program"), at("program.debug"));
+        let has_tools = run("cc", &["-g", "-O0", "-Wl,--build-id=sha1", "-o", &program, &at("source.c")])
+            && run("objcopy", &["--only-keep-debug", &program, &debug]);
+        if has_tools {
+            let unstripped = Image::read(&program, &program).unwrap();
+            let function =
+                unstripped.symbols.iter().find(|symbol| symbol.name == "a_stripped_function").unwrap();
+            let segment = unstripped
+                .segments
+                .iter()
+                .find(|s| function.address >= s.address && function.address - s.address < s.bytes)
+                .unwrap();
+            let offset = function.address - segment.address + segment.offset;
+            assert!(run("objcopy", &["--strip-all", &format!("--add-gnu-debuglink={debug}"), &program]));
+            let named = |image: &Image| image.frames(offset).first().map(|frame| frame.name.clone());
+            assert_eq!(
+                named(&Image::read(&program, &program).unwrap()).as_deref(),
+                Some("a_stripped_function")
+            );
+            // The debug file of another program names nothing.
+            assert!(run("cc", &["-g", "-O1", "-DX=1", "-Wl,--build-id=sha1", "-o", &debug, &at("source.c")]));
+            assert_eq!(named(&Image::read(&program, &program).unwrap()), None);
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn files_other_than_elf_have_no_names() {
-        assert!(Image::read("/no/such/file").is_none());
-        assert!(Image::parse(b"").is_none() && Image::parse(b"\x7fELF and no more").is_none());
+        assert!(Image::read("/no/such/file", "/no/such/file").is_none());
+        assert!(parse(b"").is_none() && parse(b"\x7fELF and no more").is_none());
     }
 
     /// Truncated and corrupted files give fewer names and nothing worse.
@@ -149,14 +215,14 @@ mod tests {
         let program = std::fs::read("/proc/self/exe").unwrap();
         let head = &program[..program.len().min(1 << 20)];
         for keep in [64, 65, 1000, head.len() / 2] {
-            if let Some(image) = Image::parse(&head[..keep]) {
+            if let Some(image) = parse(&head[..keep]) {
                 image.frames(keep as u64 / 2);
             }
         }
         for at in 0..256 {
             let mut damaged = head.to_vec();
             damaged[at] ^= 0xff;
-            if let Some(image) = Image::parse(&damaged) {
+            if let Some(image) = parse(&damaged) {
                 image.frames(0x1000);
             }
         }

@@ -1,9 +1,11 @@
 //! Rewrites the upstream's response head into ours.
 
 use flatout_engine::Response;
-use flatout_gateway::Forward;
+use flatout_gateway::private::is_private;
+use flatout_gateway::{Forward, TrustedFields};
+use flatout_lane::clock;
 use flatout_wire::Status;
-use flatout_wire::field::{Field, Lines, write_line};
+use flatout_wire::field::{Field, Lines, is_token, write_line};
 
 use crate::receiver::Receiver;
 use crate::request::fields::{is_never_trailer, is_nominated};
@@ -45,14 +47,15 @@ impl<'a> Received<'a> {
         std::str::from_utf8(self.field_all(b"content-length").next()?).ok()?.parse().ok()
     }
 
-    /// The fields to pass on: not the connection's, nor those that frame the body.
-    fn passed(&self) -> impl Iterator<Item = Field> + use<'a> {
+    /// The fields to pass on: not the connection's, nor those that frame the body, nor instructions to this server, unless they are
+    /// followed.
+    fn passed(&self, private: TrustedFields) -> impl Iterator<Item = Field> + use<'a> {
         let this = *self;
         let names_options = self.field_all(b"connection").next().is_some();
         this.fields.iter().copied().filter(move |field| {
             let name = field.name(this.bytes);
             let is_named = || names_options && is_nominated(name, this.field_all(b"connection"));
-            !is_ours(name) && !is_named()
+            !is_ours(name) && !private.removes(name) && !is_named()
         })
     }
 
@@ -79,10 +82,21 @@ impl<'a> Received<'a> {
 
     /// Writes our head for it, without a body yet. If the upstream's head has a length without a body (HEAD, 304),
     /// ours has it too.
-    pub(crate) fn write(&self, via: Option<&str>, is_head: bool, response: &mut Response) {
+    pub(crate) fn write(
+        &self,
+        via: Option<&str>,
+        is_head: bool,
+        private: TrustedFields,
+        response: &mut Response,
+    ) {
         response.set_status(self.status);
         response.reserve_fields(self.fields.len(), self.head_bytes);
-        response.parsed_fields(self.bytes, self.passed());
+        response.parsed_fields(self.bytes, self.passed(private));
+        if private.accel
+            && let Some(charset) = self.field_all(b"x-accel-charset").next()
+        {
+            set_charset(charset, response);
+        }
         if let Some(via) = via {
             response.header("Via", format!("{} {via}", self.version));
         }
@@ -97,14 +111,14 @@ impl<'a> Received<'a> {
     pub(crate) fn interim_lines(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut lines = Lines::new(self.bytes, &mut out);
-        self.passed().for_each(|field| lines.write(field));
+        self.passed(TrustedFields::default()).for_each(|field| lines.write(field));
         drop(lines);
         out
     }
 
     /// Writes our head for a protocol switch, with the upstream's new protocol.
     pub(crate) fn write_switching(&self, response: &mut Response) {
-        self.write(None, false, response);
+        self.write(None, false, TrustedFields::default(), response);
         response.encoded_fields(b"Connection: upgrade\r\n");
         for value in self.field_all(b"upgrade") {
             response.parsed_field(b"Upgrade", value);
@@ -123,7 +137,11 @@ pub(crate) fn write_response(
     watch: &Watch,
     response: &mut Response,
 ) {
-    received.write(job.via.as_deref(), job.sent.is_head, response);
+    if job.sent_ns != 0 {
+        let time_ns = clock::nanoseconds().saturating_sub(job.sent_ns).max(1);
+        shares.responded(server, received.status.code() >= 500, time_ns);
+    }
+    received.write(job.via.as_deref(), job.sent.is_head, job.private, response);
     // No sticky cookie in a response that may be stored.
     if job.stuck_to != Some(server) && !matches!(job.receiver, Receiver::Sink(_)) {
         sticky::set(&upstream.plan, shares, server, response);
@@ -138,19 +156,24 @@ fn is_streaming(content_type: &[u8]) -> bool {
     TYPES.into_iter().any(begins)
 }
 
-/// Fields that concern one connection only (RFC 9110 section 7.6.1), those that the engine writes, and those for this proxy.
+/// Fields that concern one connection only (RFC 9110 section 7.6.1), and those that the engine writes.
 fn is_ours(name: &[u8]) -> bool {
-    const NAMES: [&str; 7] = [
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "transfer-encoding",
-        "content-length",
-        "upgrade",
-        "x-accel-buffering",
-    ];
+    const NAMES: [&str; 6] =
+        ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "content-length", "upgrade"];
     // The length alone excludes most names.
     NAMES.iter().any(|ours| ours.len() == name.len() && name.eq_ignore_ascii_case(ours.as_bytes()))
+}
+
+/// Sets the charset of a text (`X-Accel-Charset`); `off` leaves it as it is.
+fn set_charset(charset: &[u8], response: &mut Response) {
+    let Some(content_type) = response.field("content-type").filter(|_| is_token(charset)) else { return };
+    let end = content_type.iter().position(|&byte| byte == b';').unwrap_or(content_type.len());
+    let media = content_type.get(..end).unwrap_or_default().trim_ascii();
+    let is_text = media.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"text/"));
+    if is_text && !charset.eq_ignore_ascii_case(b"off") {
+        let value = [media, b"; charset=", charset].concat();
+        response.remove_header("content-type").header("Content-Type", value);
+    }
 }
 
 /// Trailer fields as lines.
@@ -163,5 +186,5 @@ pub(crate) fn trailer_lines(trailers: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
 /// The trailer fields that may follow the body of a response.
 pub(crate) fn passed_trailers(trailers: &[(Vec<u8>, Vec<u8>)]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let fields = trailers.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
-    fields.filter(move |(name, _)| !is_ours(name) && !is_never_trailer(name))
+    fields.filter(move |(name, _)| !is_ours(name) && !is_private(name) && !is_never_trailer(name))
 }

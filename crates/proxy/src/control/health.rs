@@ -4,18 +4,22 @@ use std::io;
 
 use flatout_engine::say;
 use flatout_lane::connect::Remote;
-use flatout_wire::answer;
+use flatout_wire::h1::{AnswerEvent, Client, Piece, Sent};
+use flatout_wire::{Method, answer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::health_h2;
 use super::secure::Secure;
-use crate::plan::{Active, Protocol};
+use crate::plan::{Active, HealthCheck, Protocol};
 use crate::server::{LiveServer, ServerMode};
 
 /// The head of a response must fit in this many bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of a body that are looked at.
+pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// Checks a server periodically, for ever, and records its state.
 pub(crate) async fn watch(name: &str, protocol: Protocol, server: &LiveServer, active: &Active) {
@@ -28,9 +32,8 @@ pub(crate) async fn watch(name: &str, protocol: Protocol, server: &LiveServer, a
         if server.mode() == ServerMode::SetDown {
             continue;
         }
-        let asked = match timeout(active.time_max, ask(server, &active.path, protocol)).await {
-            Ok(Ok(status)) if active.statuses.contains(&status) => Ok(()),
-            Ok(Ok(status)) => Err(format!("status {status}")),
+        let asked = match timeout(active.time_max, ask(server, &active.check, protocol)).await {
+            Ok(Ok(found)) => active.check.judge(&found),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("no response within {:?}", active.time_max)),
         };
@@ -67,7 +70,7 @@ impl Count {
     }
 }
 
-async fn ask(server: &LiveServer, path: &str, protocol: Protocol) -> io::Result<u16> {
+async fn ask(server: &LiveServer, check: &HealthCheck, protocol: Protocol) -> io::Result<CheckResponse> {
     let remote = server.remote().ok_or(io::ErrorKind::AddrNotAvailable)?;
     let mut wire = match (&*remote, server.is_secure()) {
         (Remote::Tcp(address), false) => Wire::Tcp(TcpStream::connect(address).await?),
@@ -81,9 +84,24 @@ async fn ask(server: &LiveServer, path: &str, protocol: Protocol) -> io::Result<
             Wire::Secure(Box::new(Secure::open(server, socket).await?))
         }
     };
-    match protocol {
-        Protocol::Http1 | Protocol::FastCgi => status(wire, &server.name, path).await,
-        _ => health_h2::status(&mut wire, &server.name, path, server.is_secure()).await,
+    match (check, protocol) {
+        (HealthCheck::Tcp, _) => Ok(CheckResponse::default()),
+        (HealthCheck::Http { path, body, .. }, Protocol::Http1 | Protocol::FastCgi) => {
+            get(wire, &server.name, path, !body.is_empty()).await
+        }
+        (HealthCheck::Http { path, body, .. }, _) => {
+            let asked = health_h2::HealthQuery::Get { path, wants_body: !body.is_empty() };
+            health_h2::ask(&mut wire, &server.name, asked, server.is_secure()).await
+        }
+        (HealthCheck::Grpc { service }, _) => {
+            health_h2::ask(
+                &mut wire,
+                &server.name,
+                health_h2::HealthQuery::Grpc { service },
+                server.is_secure(),
+            )
+            .await
+        }
     }
 }
 
@@ -112,21 +130,149 @@ impl Wire {
     }
 }
 
-async fn status(mut stream: Wire, host: &str, path: &str) -> io::Result<u16> {
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: flatout-health-check\r\nConnection: close\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).await?;
+/// Gets a path over HTTP/1. The body is received as far as `wants_body` needs it.
+async fn get(mut stream: Wire, host: &str, path: &str, wants_body: bool) -> io::Result<CheckResponse> {
+    let mut machine = Client::default();
+    let mut out = format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: flatout-health-check\r\nConnection: close\r\n"
+    )
+    .into_bytes();
+    machine.request(Sent::of(Method::Get, false), None, &mut out);
+    stream.write_all(&out).await?;
+    let mut found = CheckResponse::default();
     let mut bytes = Vec::new();
-    while stream.read(&mut bytes).await? > 0 {
-        match answer::parse(&bytes, false, HEAD_BYTES_MAX) {
-            Ok(Some(answer)) if answer.status.code() >= 200 => return Ok(answer.status.code()),
-            Ok(Some(interim)) => drop(bytes.drain(..interim.head_bytes)),
-            Ok(None) => {}
-            Err(fault) => return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{fault:?}"))),
+    loop {
+        let is_ended = stream.read(&mut bytes).await? == 0;
+        while found.status == 0 {
+            match machine.head(&bytes, |bytes, to_head| answer::parse(bytes, to_head, HEAD_BYTES_MAX)) {
+                Ok(AnswerEvent::Head(answer)) => {
+                    found.status = answer.status.code();
+                    bytes.drain(..answer.head_bytes);
+                }
+                Ok(AnswerEvent::Interim(answer)) => drop(bytes.drain(..answer.head_bytes)),
+                Ok(AnswerEvent::NeedMore) if is_ended => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(AnswerEvent::NeedMore) => break,
+                Ok(AnswerEvent::Switch(_)) => return Err(invalid("another protocol")),
+                Err(fault) => return Err(invalid(&format!("{fault:?}"))),
+            }
+        }
+        if found.status != 0 && !wants_body {
+            return Ok(found);
+        }
+        while found.status != 0 && machine.is_in_body() {
+            let mut trailers = Vec::new();
+            let (used, piece) =
+                machine.body(&bytes, &mut trailers).map_err(|fault| invalid(&format!("{fault:?}")))?;
+            let is_more = match piece {
+                Piece::Data(data) => found.take(data),
+                Piece::End => false,
+                Piece::NeedMore => break,
+            };
+            bytes.drain(..used);
+            if !is_more {
+                return Ok(found);
+            }
+        }
+        if found.status != 0 && !machine.is_in_body() {
+            return Ok(found);
+        }
+        if is_ended {
+            // A body without a length ends with the connection.
+            return match machine.finish() {
+                Ok(true) => Ok(found),
+                _ => Err(io::ErrorKind::UnexpectedEof.into()),
+            };
         }
     }
-    Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+pub(super) fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// What a health check got.
+#[derive(Debug, Default)]
+pub(super) struct CheckResponse {
+    pub(super) status: u16,
+    /// The first bytes of the body.
+    pub(super) body: Vec<u8>,
+    /// The status of a gRPC call; `None` if it was not sent.
+    pub(super) grpc_status: Option<u32>,
+}
+
+impl CheckResponse {
+    /// Keeps a piece of the body. Returns whether more is wanted.
+    pub(super) fn take(&mut self, data: &[u8]) -> bool {
+        let room = BODY_BYTES_MAX.saturating_sub(self.body.len());
+        self.body.extend_from_slice(data.get(..room).unwrap_or(data));
+        self.body.len() < BODY_BYTES_MAX
+    }
+}
+
+impl HealthCheck {
+    /// Whether a response is good; if not, why.
+    fn judge(&self, found: &CheckResponse) -> Result<(), String> {
+        match self {
+            HealthCheck::Tcp => Ok(()),
+            HealthCheck::Http { statuses, .. }
+                if !statuses.iter().any(|range| range.contains(&found.status)) =>
+            {
+                Err(format!("status {}", found.status))
+            }
+            HealthCheck::Http { body, .. } => {
+                let text = body.as_bytes();
+                let has_text = text.is_empty() || found.body.windows(text.len()).any(|part| part == text);
+                has_text.then_some(()).ok_or_else(|| format!("the body has no `{body}`"))
+            }
+            HealthCheck::Grpc { .. } if found.status != 200 => Err(format!("status {}", found.status)),
+            HealthCheck::Grpc { .. } => match (found.grpc_status, serving_status(&found.body)) {
+                (Some(0), Some(SERVING)) => Ok(()),
+                (Some(0), Some(2)) => Err("it is not serving".to_owned()),
+                (Some(0), Some(3)) => Err("it does not know the service".to_owned()),
+                (Some(0), Some(status)) => Err(format!("serving status {status}")),
+                (Some(0), None) => Err("a malformed response".to_owned()),
+                (Some(12), _) => Err("it has no grpc.health.v1.Health".to_owned()),
+                (Some(status), _) => Err(format!("gRPC status {status}")),
+                (None, _) => Err("no gRPC status".to_owned()),
+            },
+        }
+    }
+}
+
+/// The value of a healthy server in `HealthCheckResponse`.
+const SERVING: u64 = 1;
+
+/// The `status` of a message `HealthCheckResponse`, whose fields are all numbers; a missing one is 0.
+fn serving_status(body: &[u8]) -> Option<u64> {
+    let (&[0, a, b, c, d], message) = body.split_first_chunk()? else { return None };
+    let length = u32::from_be_bytes([a, b, c, d]) as usize;
+    let mut message = message.get(..length)?;
+    let mut status = 0;
+    while !message.is_empty() {
+        let (tag, rest) = varint(message)?;
+        let (value, rest) = varint(rest)?;
+        match tag {
+            STATUS_TAG => status = value,
+            tag if tag & 7 == 0 => {}
+            _ => return None,
+        }
+        message = rest;
+    }
+    Some(status)
+}
+
+/// The tag of the field 1, a varint.
+const STATUS_TAG: u64 = 1 << 3;
+
+fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut value = 0;
+    for (at, &byte) in bytes.iter().enumerate().take(10) {
+        value |= u64::from(byte & 0x7f).checked_shl(at as u32 * 7)?;
+        if byte & 0x80 == 0 {
+            return Some((value, bytes.get(at + 1..)?));
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -138,12 +284,11 @@ mod tests {
     #[test]
     fn state_changes_after_answers_in_a_row() {
         let active = Active {
-            path: "/".to_owned(),
+            check: HealthCheck::http("/", 200..=299),
             interval: Duration::from_secs(1),
             time_max: Duration::from_secs(1),
             rise: 2,
             fall: 3,
-            statuses: 200..=299,
         };
         let mut count = Count { is_up: true, row: 0 };
         let states: Vec<bool> = [false, false, true, false, false, false, true, false, true, true]
@@ -153,5 +298,53 @@ mod tests {
             })
             .into();
         assert_eq!(states, [true, true, true, true, true, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn bodies_and_sets_of_statuses_decide() {
+        let check = HealthCheck::Http {
+            path: "/".to_owned(),
+            statuses: vec![200..=299, 404..=404],
+            body: "ready".to_owned(),
+        };
+        for (status, body, expected) in [
+            (200, "it is ready", Ok(())),
+            (404, "ready", Ok(())),
+            (403, "ready", Err("status 403".to_owned())),
+            (200, "starting", Err("the body has no `ready`".to_owned())),
+            (200, "", Err("the body has no `ready`".to_owned())),
+        ] {
+            let found = CheckResponse { status, body: body.into(), grpc_status: None };
+            assert_eq!(check.judge(&found), expected, "{status} {body}");
+        }
+        let mut long = CheckResponse::default();
+        assert!(long.take(&[0; 10]) && !long.take(&[0; BODY_BYTES_MAX]));
+        assert_eq!(long.body.len(), BODY_BYTES_MAX);
+    }
+
+    #[test]
+    fn statuses_of_grpc_decide() {
+        let check = HealthCheck::Grpc { service: String::new() };
+        let message = |bytes: &[u8]| [&[0, 0, 0, 0, bytes.len() as u8], bytes].concat();
+        for (status, grpc_status, body, is_good) in [
+            (200, Some(0), message(&[8, 1]), true),
+            (200, Some(0), message(&[8, 2]), false),
+            (200, Some(0), message(&[8, 3]), false),
+            (200, Some(0), message(&[]), false),
+            (200, Some(0), message(&[16, 5, 8, 1]), true),
+            // Malformed: compressed, cut, endless, another type.
+            (200, Some(0), [&[1][..], &message(&[8, 1])[1..]].concat(), false),
+            (200, Some(0), message(&[8, 1])[..6].to_vec(), false),
+            (200, Some(0), message(&[8, 0x80]), false),
+            (200, Some(0), message(&[0xff; 12]), false),
+            (200, Some(0), message(&[10, 1]), false),
+            (200, Some(0), vec![0, 0xff, 0xff, 0xff, 0xff, 8, 1], false),
+            (200, Some(12), Vec::new(), false),
+            (200, None, message(&[8, 1]), false),
+            (503, Some(0), message(&[8, 1]), false),
+        ] {
+            let found = CheckResponse { status, body: body.clone(), grpc_status };
+            assert_eq!(check.judge(&found).is_ok(), is_good, "{body:?} {:?}", check.judge(&found));
+        }
     }
 }

@@ -3,6 +3,7 @@
 mod health;
 mod health_h2;
 pub(crate) mod names;
+mod outliers;
 mod secure;
 
 use std::io;
@@ -44,7 +45,8 @@ impl Control {
         let servers = || upstreams.iter().flat_map(|upstream| upstream.servers().to_vec());
         let has_names = servers().any(|server| server.dns_name().is_some());
         let has_checks = upstreams.iter().any(|upstream| upstream.plan.active.is_some());
-        if !has_names && !has_checks {
+        let compares = upstreams.iter().any(|upstream| upstream.plan.outliers.is_some());
+        if !has_names && !has_checks && !compares {
             return Ok(control);
         }
         // Addresses known before a reload are used until there are new ones.
@@ -108,6 +110,7 @@ struct ServerTasks {
 impl ServerTasks {
     async fn run(mut self, mut changes: watch::Receiver<()>, found: mpsc::Sender<()>) {
         changes.mark_unchanged();
+        self.compare_servers();
         let first = self.follow_servers();
         for resolved in first {
             let _ = resolved.await;
@@ -118,6 +121,15 @@ impl ServerTasks {
             self.follow_servers();
         }
         std::future::pending::<()>().await;
+    }
+
+    /// Starts the comparisons of servers, where the plan wants them.
+    fn compare_servers(&self) {
+        for upstream in self.upstreams.ids() {
+            if let Some(plan) = self.upstreams.at(upstream).plan.outliers {
+                tokio::task::spawn_local(outliers::watch(self.upstreams.clone(), upstream, plan));
+            }
+        }
     }
 
     /// Starts the tasks of servers that are new, and ends those of servers that have gone. Returns what is notified when the

@@ -2,9 +2,12 @@
 
 use std::path::Path;
 
+use flatout_gateway::PARAM;
+use flatout_wire::Head;
 use flatout_wire::fastcgi::{write_begin, write_param, write_params, write_stdin};
 use flatout_wire::target::normal_path;
 
+use crate::failure::Failure;
 use crate::plan::FastCgi;
 use crate::request::job::{Job, Pulled};
 
@@ -12,26 +15,36 @@ use crate::request::job::{Job, Pulled};
 ///
 /// # Errors
 /// What cannot be sent.
-pub(crate) fn write_request(job: &Job, plan: &FastCgi, out: &mut Vec<u8>) -> Result<(), &'static str> {
+pub(crate) fn write_request(job: &Job, plan: &FastCgi, out: &mut Vec<u8>) -> Result<(), Unsendable> {
     if job.pulled != Pulled::Not {
-        return Err("the body of a FastCGI request has to be complete");
+        return Err(bad("the body of a FastCGI request has to be complete"));
     }
     let pairs = parameters(job, plan)?;
     write_begin(out);
-    write_params(&pairs, out).map_err(|_| "a parameter of the request is too long for FastCGI")?;
+    write_params(&pairs, out).map_err(|_| bad("a parameter of the request is too long for FastCGI"))?;
     write_stdin(&job.body, out);
     Ok(())
+}
+
+/// How a request fails that cannot be sent, and why.
+pub(crate) type Unsendable = (Failure, &'static str);
+
+fn bad(why: &'static str) -> Unsendable {
+    (Failure::BadParameters, why)
 }
 
 /// Parameters of the request; own ones take the place of ours.
 struct Params<'a> {
     pairs: Vec<u8>,
     plan: &'a FastCgi,
+    /// Names of those of the route.
+    given: Vec<String>,
 }
 
 impl Params<'_> {
     fn add(&mut self, name: &str, value: &[u8]) {
-        if !self.plan.params.iter().any(|(own, _)| own == name) {
+        let is_own = |own: &str| own == name;
+        if !self.plan.params.iter().any(|(own, _)| is_own(own)) && !self.given.iter().any(|own| is_own(own)) {
             write_param(name.as_bytes(), value, &mut self.pairs);
         }
     }
@@ -43,8 +56,9 @@ struct Script {
     path_info: Vec<u8>,
 }
 
-fn parameters(job: &Job, plan: &FastCgi) -> Result<Vec<u8>, &'static str> {
-    let line_end = job.head.windows(2).position(|two| two == b"\r\n").ok_or("the request has no head")?;
+fn parameters(job: &Job, plan: &FastCgi) -> Result<Vec<u8>, Unsendable> {
+    let line_end =
+        job.head.windows(2).position(|two| two == b"\r\n").ok_or(bad("the request has no head"))?;
     let line = job.head.get(..line_end).unwrap_or_default();
     let mut words = line.split(|&byte| byte == b' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -53,13 +67,21 @@ fn parameters(job: &Job, plan: &FastCgi) -> Result<Vec<u8>, &'static str> {
         None => (target, &b""[..]),
     };
     let mut decoded = Vec::new();
-    let path = normal_path(path, &mut decoded).map_err(|_| "the path of the request has no normal form")?;
-    let script = script(path, plan, |file| Path::new(file).is_file(), Path::new(&plan.root).is_dir());
-    let fields = fields(job.head.get(line_end + 2..).unwrap_or_default());
+    let path =
+        normal_path(path, &mut decoded).map_err(|_| bad("the path of the request has no normal form"))?;
+    let script = script(path, plan, |file| Path::new(file).is_file(), Path::new(&plan.root).is_dir())
+        .ok_or((Failure::NoScript, "its path names no script"))?;
+    let lines = job.head.get(line_end + 2..).unwrap_or_default();
+    let (fields, own) = (fields(lines, false), fields(lines, true));
     let value = |name: &str| fields.iter().find(|(this, _)| this == name).map(|(_, value)| value.as_slice());
-    let is_https = value("HTTP_X_FORWARDED_PROTO").is_some_and(|scheme| scheme.ends_with(b"https"));
+    // A rule of the route may set the field, where TLS ends at a server before us.
+    let is_https = match value("HTTP_X_FORWARDED_PROTO") {
+        Some(scheme) => scheme.ends_with(b"https"),
+        None => job.client.is_some_and(|client| client.is_https),
+    };
 
-    let mut params = Params { pairs: Vec::with_capacity(2048), plan };
+    let given = own.iter().map(|(name, _)| name.clone()).collect();
+    let mut params = Params { pairs: Vec::with_capacity(2048), plan, given };
     params.add("GATEWAY_INTERFACE", b"CGI/1.1");
     params.add("SERVER_SOFTWARE", b"flatout");
     params.add("SERVER_PROTOCOL", b"HTTP/1.1");
@@ -80,9 +102,17 @@ fn parameters(job: &Job, plan: &FastCgi) -> Result<Vec<u8>, &'static str> {
     let (host, port) = host_and_port(value("HTTP_HOST").unwrap_or_default());
     params.add("SERVER_NAME", host);
     params.add("SERVER_PORT", port.unwrap_or(if is_https { b"443" } else { b"80" }));
-    if let Some(peer) = job.peer {
-        params.add("REMOTE_ADDR", peer.ip().to_canonical().to_string().as_bytes());
-        params.add("REMOTE_PORT", peer.port().to_string().as_bytes());
+    let peer = job.peer.map(|peer| (peer.ip().to_canonical(), peer.port()));
+    let address = match job.client {
+        Some(client) => client.address.map(|address| address.to_canonical()),
+        None => peer.map(|(address, _)| address),
+    };
+    if let Some(address) = address {
+        params.add("REMOTE_ADDR", address.to_string().as_bytes());
+        // Trusted proxies report no port, and theirs is not that of the client.
+        if let Some((_, port)) = peer.filter(|(peer, _)| *peer == address) {
+            params.add("REMOTE_PORT", port.to_string().as_bytes());
+        }
     }
     if job.length.is_some() {
         params.add("CONTENT_LENGTH", job.body.len().to_string().as_bytes());
@@ -90,7 +120,11 @@ fn parameters(job: &Job, plan: &FastCgi) -> Result<Vec<u8>, &'static str> {
     for (name, value) in &fields {
         params.add(name, value);
     }
-    for (name, value) in &plan.params {
+    for (name, value) in &own {
+        write_param(name.as_bytes(), value, &mut params.pairs);
+    }
+    let is_given = |name: &String| own.iter().any(|(own, _)| own == name);
+    for (name, value) in plan.params.iter().filter(|(name, _)| !is_given(name)) {
         write_param(name.as_bytes(), value.as_bytes(), &mut params.pairs);
     }
     Ok(params.pairs)
@@ -105,10 +139,38 @@ fn host_and_port(authority: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// The field lines as parameters. Several lines of one field are joined.
-fn fields(lines: &[u8]) -> Vec<(String, Vec<u8>)> {
+/// Adds the target as the client has sent it, if that of the request is another one: applications find their page by it.
+pub(crate) fn write_sent_target(head: &Head<'_>, target: &[u8], out: &mut Vec<u8>) {
+    let mut sent = head.path().to_vec();
+    if let Some(query) = head.query() {
+        sent.push(b'?');
+        sent.extend_from_slice(query);
+    }
+    if sent != target {
+        for part in [&b":REQUEST_URI: "[..], &sent, b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
+}
+
+/// Removes the parameters for FastCGI from a request for an upstream of another protocol.
+#[cold]
+pub(crate) fn drop_params(head: &mut Vec<u8>) {
+    let lines = std::mem::take(head);
+    for line in lines.split_inclusive(|&byte| byte == b'\n').filter(|line| !is_param(line)) {
+        head.extend_from_slice(line);
+    }
+}
+
+fn is_param(line: &[u8]) -> bool {
+    line.starts_with(&[PARAM as u8])
+}
+
+/// The field lines as parameters, or the lines that are parameters of the route. Several lines of one field are joined.
+fn fields(lines: &[u8], are_params: bool) -> Vec<(String, Vec<u8>)> {
     let mut found: Vec<(String, Vec<u8>)> = Vec::new();
-    for line in lines.split(|&byte| byte == b'\n') {
+    for line in lines.split(|&byte| byte == b'\n').filter(|line| is_param(line) == are_params) {
+        let line = line.get(usize::from(are_params)..).unwrap_or_default();
         let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
         let (name, value) = line.split_at_checked(colon).unwrap_or_default();
         let value = value.get(1..).unwrap_or_default().trim_ascii();
@@ -117,12 +179,15 @@ fn fields(lines: &[u8]) -> Vec<(String, Vec<u8>)> {
             .map(|byte| if *byte == b'-' { '_' } else { char::from(byte.to_ascii_uppercase()) })
             .collect();
         let name = match upper.as_str() {
+            _ if are_params => upper,
             "CONTENT_TYPE" => upper,
             // HTTP_PROXY is an environment variable that libraries trust (CVE-2016-5385).
             "PROXY" | "CONTENT_LENGTH" | "CONNECTION" | "UPGRADE" | "TE" => continue,
             _ => format!("HTTP_{upper}"),
         };
         match found.iter_mut().find(|(this, _)| *this == name) {
+            // That of the route comes before ours.
+            Some(_) if are_params => {}
             Some((_, earlier)) => {
                 earlier.extend_from_slice(if name == "HTTP_COOKIE" { b"; " } else { b", " });
                 earlier.extend_from_slice(value);
@@ -133,107 +198,46 @@ fn fields(lines: &[u8]) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// Chooses the script: the one in the path, the index of a folder, or the front controller. Where the files are on this machine, a
-/// script that is not there never gets the request: the application might run a part of its path instead.
-fn script(path: &[u8], plan: &FastCgi, is_file: impl Fn(&str) -> bool, is_here: bool) -> Script {
+/// Chooses the script: the one in the path, the index of a folder, or the front controller, if there is one. Where the files are on
+/// this machine, a script that is not there never gets the request: the application might run a part of its path instead.
+fn script(path: &[u8], plan: &FastCgi, is_file: impl Fn(&str) -> bool, is_here: bool) -> Option<Script> {
     let exists = |name: &[u8]| {
         let name = std::str::from_utf8(name).unwrap_or("\0");
         !is_here || is_file(&format!("{}{name}", plan.root))
     };
-    let ending = plan.split.as_bytes();
-    let end = (!ending.is_empty())
-        .then(|| {
-            (0..path.len()).find_map(|at| {
-                let after = path.get(at..)?.strip_prefix(ending)?;
-                (after.is_empty() || after.starts_with(b"/")).then_some(at + ending.len())
-            })
-        })
-        .flatten();
+    let end = end_of_script(path, plan.split.as_bytes());
     if let Some((name, path_info)) = end.and_then(|end| path.split_at_checked(end))
+        && !is_hidden(name)
         && exists(name)
     {
-        return Script { name: name.to_vec(), path_info: path_info.to_vec() };
+        return Some(Script { name: name.to_vec(), path_info: path_info.to_vec() });
     }
-    if end.is_none() && path.ends_with(b"/") && is_here {
+    // Elsewhere, only an application without front controller is asked for the index of a folder.
+    if end.is_none() && path.ends_with(b"/") && (is_here || !plan.has_front) {
         let name = [path, plan.index.as_bytes()].concat();
-        if exists(&name) {
-            return Script { name, path_info: Vec::new() };
+        if !is_hidden(&name) && exists(&name) {
+            return Some(Script { name, path_info: Vec::new() });
         }
     }
-    Script { name: [b"/", plan.index.as_bytes()].concat(), path_info: Vec::new() }
+    let front = || Script { name: [b"/", plan.index.as_bytes()].concat(), path_info: Vec::new() };
+    plan.has_front.then(front)
+}
+
+/// Where the name of the script ends: behind the first segment with this ending, or, without one, with the path of a file.
+fn end_of_script(path: &[u8], ending: &[u8]) -> Option<usize> {
+    if ending.is_empty() {
+        return (!path.ends_with(b"/")).then_some(path.len());
+    }
+    (0..path.len()).find_map(|at| {
+        let after = path.get(at..)?.strip_prefix(ending)?;
+        (after.is_empty() || after.starts_with(b"/")).then_some(at + ending.len())
+    })
+}
+
+/// Whether a part of a path starts with a dot: such files are never served, and never run.
+fn is_hidden(path: &[u8]) -> bool {
+    path.split(|&byte| byte == b'/').any(|part| part.starts_with(b".") && part != b".well-known")
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::receiver::Receiver;
-    use crate::table::FixedTable;
-
-    fn plan() -> FastCgi {
-        FastCgi { root: "/srv/none".to_owned(), ..FastCgi::default() }
-    }
-
-    #[test]
-    fn the_script_is_in_the_path_or_the_front_controller() {
-        let files = ["/srv/none/index.php", "/srv/none/a.php", "/srv/none/admin/index.php"];
-        for (path, name, path_info) in [
-            ("/a.php", "/a.php", ""),
-            ("/a.php/b/c.php", "/a.php", "/b/c.php"),
-            ("/", "/index.php", ""),
-            ("/admin/", "/admin/index.php", ""),
-            ("/posts/1", "/index.php", ""),
-            ("/posts/", "/index.php", ""),
-            ("/upload/evil.jpg/x.php", "/index.php", ""),
-            ("/a.phpx", "/index.php", ""),
-        ] {
-            let found = script(path.as_bytes(), &plan(), |file| files.contains(&file), true);
-            assert_eq!(
-                (&found.name[..], &found.path_info[..]),
-                (name.as_bytes(), path_info.as_bytes()),
-                "{path}"
-            );
-        }
-        let elsewhere = script(b"/b.php/c", &plan(), |_| false, false);
-        assert_eq!((&elsewhere.name[..], &elsewhere.path_info[..]), (&b"/b.php"[..], &b"/c"[..]));
-    }
-
-    #[test]
-    fn heads_become_parameters() {
-        let upstream = FixedTable::new(vec![()], ()).id(0).unwrap();
-        let head = b"GET /a%20b.php/x?q=%201 HTTP/1.1\r\nHost: t:8080\r\nProxy: evil\r\nCookie: a\r\nCookie: b\r\nX-Forwarded-Proto: https\r\n";
-        let job = Job::new(upstream, 0, Receiver::nobody(), head.to_vec());
-        let mut plan = plan();
-        plan.params = vec![("SERVER_SOFTWARE".to_owned(), "own".to_owned())];
-        let pairs = parameters(&job, &plan).unwrap();
-        let has = |name: &str, value: &str| {
-            let mut pair = Vec::new();
-            write_param(name.as_bytes(), value.as_bytes(), &mut pair);
-            pairs.windows(pair.len()).any(|part| part == pair)
-        };
-        for (name, value) in [
-            ("SCRIPT_NAME", "/a b.php"),
-            ("SCRIPT_FILENAME", "/srv/none/a b.php"),
-            ("PATH_INFO", "/x"),
-            ("QUERY_STRING", "q=%201"),
-            ("REQUEST_URI", "/a%20b.php/x?q=%201"),
-            ("HTTP_HOST", "t:8080"),
-            ("SERVER_NAME", "t"),
-            ("SERVER_PORT", "8080"),
-            ("HTTP_COOKIE", "a; b"),
-            ("HTTPS", "on"),
-            ("SERVER_SOFTWARE", "own"),
-        ] {
-            assert!(has(name, value), "{name}");
-        }
-        assert!(!has("HTTP_PROXY", "evil") && !has("SERVER_SOFTWARE", "flatout"));
-    }
-
-    #[test]
-    fn paths_without_a_normal_form_are_refused() {
-        let upstream = FixedTable::new(vec![()], ()).id(0).unwrap();
-        let job = |head: &[u8]| Job::new(upstream, 0, Receiver::nobody(), head.to_vec());
-        assert!(parameters(&job(b"GET /a/%2e%2e/b.php HTTP/1.1\r\n"), &plan()).is_err());
-        let long = [b"GET / HTTP/1.1\r\nX-A: ", &vec![b'x'; 66_000][..], b"\r\n"].concat();
-        assert!(write_request(&job(&long), &plan(), &mut Vec::new()).is_err());
-    }
-}
+mod tests;

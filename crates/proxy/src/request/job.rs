@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use flatout_gateway::{Client, TrustedFields};
 use flatout_wire::h1::{Length, Sent};
 
 use crate::failure::RequestLine;
@@ -36,10 +37,14 @@ pub(crate) struct Job {
     pub(crate) refusals_left: u8,
     /// Bytes of its response that a file may take while its client is slow; 0 spools nothing.
     pub(crate) spool_bytes_max: u64,
+    /// Which instructions of the upstream to this server are followed.
+    pub(crate) private: TrustedFields,
     /// The servers tried, one bit each; servers beyond the last bit are not recorded.
     pub(crate) tried: u64,
     /// The peer of the client's connection.
     pub(crate) peer: Option<SocketAddr>,
+    /// Who has sent it, for the parameters of FastCGI; `None` for a request of our own.
+    pub(crate) client: Option<Client>,
     /// The hash for balancing.
     pub(crate) hash: u64,
     /// The response has started: its client must not get another.
@@ -62,6 +67,8 @@ pub(crate) struct Job {
     pub(crate) retry_until_ns: Option<u64>,
     /// Its client has sent some of its body since the last deadline.
     pub(crate) has_client_sent: bool,
+    /// When it was sent to its current server; 0 if that is not measured.
+    pub(crate) sent_ns: u64,
     /// When it entered the queue.
     pub(crate) queued_ns: Option<u64>,
     /// The attempts at it so far.
@@ -89,8 +96,10 @@ impl Job {
             retries_left: retries_max,
             refusals_left: REFUSALS_MAX,
             spool_bytes_max: 0,
+            private: TrustedFields::default(),
             tried: 0,
             peer: None,
+            client: None,
             hash: 0,
             is_answered: false,
             accept: None,
@@ -102,6 +111,7 @@ impl Job {
             ends_ns: None,
             retry_until_ns: None,
             has_client_sent: false,
+            sent_ns: 0,
             queued_ns: None,
             trail: Trail::default(),
         }
@@ -110,7 +120,7 @@ impl Job {
     /// The same request as if nothing had been sent of it, without a receiver.
     pub(crate) fn again(&self) -> Job {
         let Job { sent, length, pulled, is_idempotent, refusals_left, spool_bytes_max, peer, .. } = *self;
-        let Job { hash, stuck_to, names_server, ends_ns, retry_until_ns, .. } = *self;
+        let Job { client, private, hash, stuck_to, names_server, ends_ns, retry_until_ns, .. } = *self;
         Job {
             sent,
             body: self.body.clone(),
@@ -119,7 +129,9 @@ impl Job {
             is_idempotent,
             refusals_left,
             spool_bytes_max,
+            private,
             peer,
+            client,
             hash,
             accept: self.accept.clone(),
             via: self.via.clone(),

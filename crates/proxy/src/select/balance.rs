@@ -1,11 +1,16 @@
 //! Chooses the server of an upstream for a request.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+use flatout_lane::clock;
 
 use crate::hash::mix;
 use crate::plan;
 use crate::plan::Balance;
+use crate::select::moving_time::MovingTime;
+use crate::select::tally::Tally;
 use crate::server::LiveServer;
 
 /// The servers of an upstream as one worker knows them, each with this worker's counts. Places are stable: a server that
@@ -27,6 +32,17 @@ struct Place {
     busy: u32,
     /// Its credit in weighted round robin.
     credit: i64,
+    /// What this worker has seen of it.
+    tally: Arc<Tally>,
+    /// The moving average of its times to a response.
+    time: Cell<MovingTime>,
+}
+
+impl Place {
+    fn new(server: Arc<LiveServer>) -> Place {
+        let tally = server.new_tally();
+        Place { server, busy: 0, credit: 0, tally, time: Cell::default() }
+    }
 }
 
 /// Servers whose failed attempts are recorded; retries treat further servers as untried.
@@ -42,13 +58,13 @@ impl Shares {
 
     /// Adds a place for a server, which is not active yet.
     pub(crate) fn push(&mut self, server: Arc<LiveServer>) {
-        self.places.push(Place { server, busy: 0, credit: 0 });
+        self.places.push(Place::new(server));
     }
 
     /// Gives a place to another server, which is not active yet.
     pub(crate) fn replace(&mut self, at: usize, server: Arc<LiveServer>) {
         if let Some(place) = self.places.get_mut(at) {
-            *place = Place { server, busy: 0, credit: 0 };
+            *place = Place::new(server);
         }
     }
 
@@ -98,6 +114,21 @@ impl Shares {
         }
     }
 
+    /// A server has responded after this time; 0: it was not measured.
+    pub(crate) fn responded(&self, server: usize, is_error: bool, time_ns: u64) {
+        if let Some(place) = self.places.get(server).filter(|_| time_ns > 0) {
+            place.tally.responded(is_error, time_ns);
+            place.time.set(place.time.get().with(time_ns, clock::nanoseconds()));
+        }
+    }
+
+    /// A request at a server has failed.
+    pub(crate) fn failed(&self, server: usize) {
+        if let Some(place) = self.places.get(server) {
+            place.tally.failed();
+        }
+    }
+
     /// Requests in progress at a server.
     pub(crate) fn busy(&self, server: usize) -> u32 {
         self.places.get(server).map_or(0, |place| place.busy)
@@ -115,7 +146,7 @@ impl Shares {
     ) -> Option<usize> {
         // Considering it down would leave no server.
         if let [only] = self.active[..] {
-            return (tried == 0 && self.server(only)?.is_open()).then_some(only);
+            return (tried == 0 && self.server(only)?.may_serve_last()).then_some(only);
         }
         let is_up = |at: usize| self.server(at).is_some_and(|server| server.is_up());
         if let Some(wanted) = wanted
@@ -137,9 +168,17 @@ impl Shares {
                 break;
             }
         }
+        if open.is_empty() {
+            // One that only stands out is better than none.
+            let untried = self.active.iter().filter(|at| !was_tried(tried, **at));
+            let last = untried.filter_map(|&at| Some((at, self.server(at)?)));
+            let last = last.filter(|(_, server)| server.is_only_ejected());
+            open.extend(last.map(|(at, server)| (at, server.weight_now(plan.slow_start))));
+        }
         let chosen = match &plan.balance {
             Balance::RoundRobin | Balance::Sticky { .. } => self.by_turns(&open),
             Balance::LeastConnections => self.least(&open),
+            Balance::LeastTime => self.soonest(&open),
             Balance::TwoChoices => self.better_of_two(&open),
             Balance::Hash(_) => self.by_hash(&open, hash),
         };
@@ -175,6 +214,16 @@ impl Shares {
         let load = |&(at, weight): &(usize, u64)| f64::from(self.busy(at)) / weight as f64;
         let least = open.iter().map(load).min_by(f64::total_cmp)?;
         let equals: Vec<_> = open.iter().filter(|it| load(it) == least).copied().collect();
+        self.by_turns(&equals)
+    }
+
+    /// The server that is expected to respond first; one without responses so far is tried.
+    fn soonest(&mut self, open: &[(usize, u64)]) -> Option<usize> {
+        let now_ns = clock::nanoseconds();
+        let time = |at: usize| self.places.get(at).map_or(0.0, |place| place.time.get().expected_ns(now_ns));
+        let load = |&(at, weight): &(usize, u64)| time(at) * f64::from(self.busy(at) + 1) / weight as f64;
+        let least = open.iter().map(load).min_by(f64::total_cmp)?;
+        let equals: Vec<_> = open.iter().filter(|it| load(it) <= least).copied().collect();
         self.by_turns(&equals)
     }
 
@@ -272,6 +321,39 @@ mod tests {
             let most = counts.iter().max().unwrap();
             assert!((380..=420).contains(most) && counts[2] == *most, "{balance:?} {counts:?}");
         }
+    }
+
+    #[test]
+    fn faster_servers_get_more_requests() {
+        let upstream = upstream(&[1, 1], Balance::LeastTime);
+        let mut shares = shares(&upstream, 1);
+        let mut counts = [0; 2];
+        for round in 0..200 {
+            let at = shares.choose(&upstream.plan, 0, 0, None).unwrap();
+            counts[at] += u32::from(round >= 2);
+            shares.responded(at, false, if at == 0 { 1_000_000 } else { 5_000_000 });
+        }
+        assert!(counts[0] > 150, "{counts:?}");
+        // With enough in progress there, the slower one is expected to be first.
+        (0..8).for_each(|_| shares.begin(0));
+        assert_eq!(shares.choose(&upstream.plan, 0, 0, None), Some(1));
+    }
+
+    #[test]
+    fn ejected_servers_get_requests_only_if_no_other_does() {
+        let upstream = upstream(&[1, 1], Balance::RoundRobin);
+        let mut shares = shares(&upstream, 1);
+        let servers = upstream.servers();
+        let reason = crate::select::outliers::OutlierReason::Time { times: 9.0 };
+        servers[0].eject(reason, &plan::Outliers::default());
+        for _ in 0..4 {
+            assert_eq!(shares.choose(&upstream.plan, 0, 0, Some(0)), Some(1));
+        }
+        assert_eq!(shares.choose(&upstream.plan, 0, with_tried(0, 1), None), Some(0));
+        servers[1].set_healthy(false);
+        assert_eq!(shares.choose(&upstream.plan, 0, 0, None), Some(0));
+        servers[0].set_mode(crate::server::ServerMode::SetDown);
+        assert_eq!(shares.choose(&upstream.plan, 0, 0, None), None);
     }
 
     #[test]

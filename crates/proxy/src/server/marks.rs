@@ -16,6 +16,8 @@ const SET_DOWN: u8 = 1 << 2;
 const REMOVED: u8 = 1 << 3;
 /// It was added to a running upstream, and its name has not resolved yet.
 pub(super) const UNRESOLVED: u8 = 1 << 4;
+/// It stands out from its siblings.
+pub(super) const EJECTED: u8 = 1 << 5;
 
 /// What an operator wants of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,17 +56,20 @@ pub enum ServerState {
     Draining,
     /// An operator has set it down.
     SetDown,
+    /// It stands out from its siblings by errors or times, and pauses.
+    Ejected,
 }
 
 impl ServerState {
     /// All states.
-    pub const ALL: [ServerState; 6] = [
+    pub const ALL: [ServerState; 7] = [
         ServerState::Up,
         ServerState::SlowStart,
         ServerState::Down,
         ServerState::NoAddress,
         ServerState::Draining,
         ServerState::SetDown,
+        ServerState::Ejected,
     ];
 
     /// Its name, for people and metrics.
@@ -76,6 +81,7 @@ impl ServerState {
             ServerState::NoAddress => "no address",
             ServerState::Draining => "draining",
             ServerState::SetDown => "set down",
+            ServerState::Ejected => "ejected",
         }
     }
 }
@@ -156,6 +162,21 @@ impl LiveServer {
         self.closed.load(Ordering::Relaxed) == 0
     }
 
+    /// Whether it may get requests if no other server does: it only stands out from the others.
+    pub(crate) fn may_serve_last(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) & !EJECTED == 0
+    }
+
+    /// Whether it gets no requests for this reason alone.
+    pub(crate) fn is_only_ejected(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) == EJECTED
+    }
+
+    /// It gets requests again: its share grows, if its upstream has a slow start.
+    pub(super) fn recovers(&self) {
+        self.up_since_ns.store(clock::nanoseconds(), Ordering::Relaxed);
+    }
+
     /// Its state; `slow_start` is its upstream's.
     pub(crate) fn state(&self, slow_start: std::time::Duration) -> ServerState {
         match self.mode() {
@@ -167,6 +188,8 @@ impl LiveServer {
             ServerState::NoAddress
         } else if !self.is_checked_up() || self.down_until_ns.load(Ordering::Relaxed) != 0 {
             ServerState::Down
+        } else if self.closed.load(Ordering::Relaxed) & EJECTED != 0 {
+            ServerState::Ejected
         } else if self.weight_now(slow_start) < u64::from(self.weight()) * 1000 {
             ServerState::SlowStart
         } else {

@@ -158,6 +158,9 @@ impl ProxyWorker {
         if let Some(server) = state.server(server_id) {
             server.failed(&upstream.plan.passive);
         }
+        if upstream.plan.outliers.is_some() {
+            state.groups.at(server_id.upstream).shares.failed(server_id.server);
+        }
         state.counts_of(server_id).up(|counts| &counts.failures);
     }
 

@@ -4,7 +4,7 @@ use flatout_engine::{Moved, Severity, report};
 
 use crate::connection::h1::{ReadOutcome, ResponseReader};
 use crate::connection::{ConnectionProtocol, Flushed};
-use crate::failure::{Failure, Throttle};
+use crate::failure::Throttle;
 use crate::request::fastcgi::write_request;
 use crate::request::job::Job;
 use crate::worker::ProxyWorker;
@@ -27,10 +27,10 @@ impl ProxyWorker {
         connection.machine.request(job.sent, None, bytes);
         bytes.clear();
         let written = write_request(&job, &plan.fastcgi, bytes);
-        if let Err(why) = written {
-            self.log(Failure::BadParameters, server_id.upstream, None, Some(&job), Some(why));
+        if let Err((failure, why)) = written {
+            self.log(failure, server_id.upstream, None, Some(&job), Some(why));
             self.close(state, at);
-            self.end_with(state, job, Failure::BadParameters);
+            self.end_with(state, job, failure);
             return self.dequeue(state, server_id.upstream);
         }
         if let ConnectionProtocol::FastCgi(session) = &mut connection.protocol {

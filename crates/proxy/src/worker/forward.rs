@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatout_engine::{BodyPlan, ExchangeKey, Reply, Request, Response};
-use flatout_gateway::{AuthDecision, AuthQuery, Forward, Forwarded, Forwarding, ResponseOrigin};
+use flatout_gateway::{
+    AuthDecision, AuthQuery, BufferRequests, Forward, Forwarded, Forwarding, PARAM, ResponseOrigin,
+};
 use flatout_lane::clock;
 use flatout_wire::h1::Sent;
 use flatout_wire::{Framing, Head, Method, Status, Version};
@@ -16,6 +18,7 @@ use crate::hash::hash;
 use crate::plan::{Balance, Key, Protocol};
 use crate::receiver::{ParkedClient, Receiver, ResponseSink};
 use crate::request::auth_query::write_auth_query;
+use crate::request::fastcgi::{drop_params, write_sent_target};
 use crate::request::head::{body_length, names_server, write_head};
 use crate::request::job::{Job, Pulled};
 use crate::request::trailers;
@@ -103,6 +106,12 @@ impl ProxyWorker {
         bytes.clear();
         bytes.reserve(head.len() + 256);
         let is_upgrade = write_head(head, what, peer.map(|peer| peer.ip()), &mut bytes);
+        if what.edits.lines.starts_with(&[PARAM as u8]) && upstream.plan.protocol != Protocol::FastCgi {
+            drop_params(&mut bytes);
+        }
+        if upstream.plan.protocol == Protocol::FastCgi {
+            write_sent_target(head, what.target, &mut bytes);
+        }
         let is_websocket_of_h2 = is_upgrade && head.version == Version::Http2;
         let accept = is_websocket_of_h2.then(|| write_key(&mut bytes).into_boxed_str());
         let job = Job {
@@ -112,7 +121,9 @@ impl ProxyWorker {
             pulled,
             is_idempotent: is_idempotent(head.method) || upstream.plan.retry_on.non_idempotent,
             spool_bytes_max: what.forward.buffer_response_bytes,
+            private: what.forward.private,
             peer: *peer,
+            client: Some(what.client),
             hash: key_hash(&upstream.plan.balance, request, what.client.address),
             accept,
             via: what.forward.via.clone(),
@@ -149,13 +160,12 @@ fn is_idempotent(method: Method) -> bool {
 
 /// Whether the body after this head is streamed.
 fn is_pulled(forward: &Forward, head: &Head<'_>) -> bool {
-    match head.framing {
-        Framing::None => false,
+    match (head.framing, forward.buffer_requests) {
+        (Framing::None, _) | (_, BufferRequests::All) => false,
         // A client that waits for 100 gets it when the server takes the body.
-        Framing::Length(length) => {
-            (length > WHOLE_BYTES_MAX || head.expects_continue) && !forward.buffer_requests
-        }
-        Framing::Chunked => !forward.buffer_requests,
+        (Framing::Length(length), BufferRequests::Short) => length > WHOLE_BYTES_MAX || head.expects_continue,
+        (Framing::Length(length), BufferRequests::None) => length > 0,
+        (Framing::Chunked, _) => true,
     }
 }
 
@@ -228,5 +238,33 @@ impl Forwarding for ProxyWorker {
             retry_until_ns: retry_until_ns(upstream),
             ..Job::new(upstream_id, upstream.plan.retries_max, receiver, head)
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatout_wire::head::{HeadLimits, parse};
+
+    use super::*;
+
+    #[test]
+    fn bodies_are_collected_as_the_route_says() {
+        for (line, buffer_requests, is_pulled) in [
+            ("Content-Length: 10", BufferRequests::Short, false),
+            ("Content-Length: 10", BufferRequests::None, true),
+            ("Content-Length: 0", BufferRequests::None, false),
+            ("Content-Length: 100000", BufferRequests::Short, true),
+            ("Content-Length: 100000", BufferRequests::All, false),
+            ("Transfer-Encoding: chunked", BufferRequests::Short, true),
+            ("Transfer-Encoding: chunked", BufferRequests::All, false),
+            ("X-A: b", BufferRequests::None, false),
+        ] {
+            let text = format!("POST / HTTP/1.1\r\nHost: t\r\n{line}\r\n\r\n");
+            let mut fields = Vec::new();
+            let head = parse(text.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap();
+            let forward = Forward { buffer_requests, ..Forward::to(0) };
+            let plan = body_plan(&forward, &head, None);
+            assert_eq!(matches!(plan, BodyPlan::Pull { .. }), is_pulled, "{line} {buffer_requests:?}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use flatout_engine::{Moved, Pull, bug};
+use flatout_lane::clock;
 use flatout_wire::field::write_line;
 use flatout_wire::proxy_protocol;
 
@@ -16,6 +17,11 @@ use crate::worker::state::State;
 
 /// Pieces of a body up to this size are copied together with their framing.
 const COPY_BYTES_MAX: usize = 16 << 10;
+
+/// The time, for upstreams whose responses are measured.
+pub(crate) fn measured_now(upstream: &LiveUpstream) -> u64 {
+    if upstream.plan.is_measured() { clock::nanoseconds() } else { 0 }
+}
 
 impl ProxyWorker {
     /// Looks at the outcome of an attempt to connect. Returns whether there is a connection.
@@ -58,6 +64,7 @@ impl ProxyWorker {
             job.trail.begin(&self.watch, &connection.address);
         }
         job.trail.connected();
+        job.sent_ns = measured_now(upstream);
         if upstream.plan.protocol == Protocol::FastCgi {
             self.begin_fastcgi(state, at, job);
             return None;

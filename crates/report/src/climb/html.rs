@@ -8,12 +8,19 @@ use super::axis::{Axis, Drawing};
 use super::fall::{Fall, Step};
 use super::text::{figure, gained, intervals, level, name, text, warnings};
 use super::{Climb, Meaning};
-use crate::flame;
 use crate::html::{distribution, percentile_plot};
 use crate::page::{cards, document, escape, section};
 use crate::plot::Line;
 use crate::secret::MASK;
 use crate::unit::{count, time};
+use crate::{ResultOrigin, flame};
+
+/// The command, and when it ended.
+fn made(climb: &Climb) -> String {
+    let command = climb.command.iter().map(|command| format!("<code>{}</code><br>", escape(command)));
+    let date = climb.date.iter().map(|date| format!("{} · ", escape(date)));
+    command.chain(date).collect()
+}
 
 /// A standalone page.
 pub fn html(climb: &Climb) -> String {
@@ -26,7 +33,8 @@ pub fn html(climb: &Climb) -> String {
         machine.cpus,
         machine.kernel
     );
-    let mut body = format!("<h1>{}</h1>\n<p class=sub>{}</p>\n", escape(&climb.url), escape(&about));
+    let mut body =
+        format!("<h1>{}</h1>\n<p class=sub>{}{}</p>\n", escape(&climb.url), made(climb), escape(&about));
     for warning in warnings(climb) {
         body.push_str(&format!("<p class=warning>{}</p>\n", escape(&warning)));
     }
@@ -402,11 +410,11 @@ fn flames(climb: &Climb) -> String {
     let (page, note) = match &climb.outcome.profiles {
         Err(why) => return format!("<p class=note>There are no profiles: {}.</p>", escape(why)),
         Ok(Profiles { before, after: None }) => {
-            (flame::page(before), "Nothing was kept: this is the unchanged server.")
+            (flame::page(before, &ResultOrigin::default()), "Nothing was kept: this is the unchanged server.")
         }
         Ok(Profiles { before, after: Some(after) }) => match compare(before, after) {
             Ok(comparison) => (
-                flame::comparison_page(before, after, &comparison),
+                flame::comparison_page(before, after, &comparison, &ResultOrigin::default()),
                 "Before, after and the difference, on one scale: the width of a frame is its cost per request.",
             ),
             Err(error) => {

@@ -30,6 +30,7 @@ pub fn json(climb: &Climb) -> String {
         "after": outcome.after.as_ref().map(|figures| side(climb, figures)),
         "load_rate_per_s": outcome.load_rate_per_s,
         "diff": outcome.diff,
+        "date": climb.date,
         "machine": {
             "processor": climb.machine.processor,
             "cpus": climb.machine.cpus,
@@ -67,6 +68,7 @@ fn rung_object(climb: &Climb, rung: &TriedRung) -> Value {
         "effects": found.forward.as_ref().map(effects),
         "confidence": found.forward.as_ref().map(|effect| effect.confidence),
         "pairs": found.forward.as_ref().map_or(0, |effect| effect.pairs),
+        "starts": found.forward.as_ref().map_or(0, |effect| effect.starts),
         "reason": found.reason,
         "apply": rung.apply,
         "take_back": rung.take_back,

@@ -29,6 +29,8 @@ pub use read::from_json;
 pub struct Climb {
     /// The command line, for a shell; `None` if it is not known.
     pub command: Option<String>,
+    /// When it ended, in UTC; `None` if it is not known.
+    pub date: Option<String>,
     /// The URL as it was given.
     pub url: String,
     /// The objective.

@@ -47,6 +47,8 @@ struct ClimbFile {
     url: String,
     command: Option<String>,
     #[serde(default)]
+    date: Option<String>,
+    #[serde(default)]
     today: TodayEntry,
     profiles: Option<ProfilesEntry>,
     apply: Option<String>,
@@ -72,6 +74,9 @@ struct Rung {
     effects: Option<Effects>,
     #[serde(default)]
     pairs: usize,
+    /// Missing in files of the first version.
+    #[serde(default)]
+    starts: usize,
     #[serde(default)]
     reason: String,
     /// Missing in files of the first version, whose intervals were of 95 %.
@@ -196,6 +201,7 @@ fn climb(file: ClimbFile) -> Result<Climb, String> {
     let machine = file.machine;
     Ok(Climb {
         command: file.command,
+        date: file.date,
         url: file.url,
         objective,
         outcome,
@@ -236,7 +242,7 @@ fn rung(entry: Rung, objective: Objective) -> Result<TriedRung, String> {
     if !(0.0..1.0).contains(&confidence) {
         return Err(format!("rung `{name}` has a confidence of {confidence}, not of 0 to less than 1"));
     }
-    let with_confidence = |effect: Effect| Effect { confidence, ..effect };
+    let with_confidence = |effect: Effect| Effect { confidence, starts: entry.starts, ..effect };
     let found = Found {
         status,
         how,
@@ -292,6 +298,7 @@ fn effect(name: &str, effects: Effects, objective: Objective, pairs: usize) -> R
         cpu: read(effects.cpu)?,
         word: Word::NoDifference,
         pairs,
+        starts: 0,
         errors_rose: None,
         confidence: CONFIDENCE,
         levels: Levels::default(),

@@ -23,6 +23,7 @@ fn effect(gain: f64, half: f64) -> Effect {
         cpu: Some(estimate(gain * 0.9, half * 0.5)),
         word: if gain > half { Word::Faster } else { Word::NoDifference },
         pairs: 12,
+        starts: 4,
         errors_rose: None,
         confidence: 0.99,
         levels: Levels::default(),
@@ -106,6 +107,7 @@ pub(super) fn climb() -> Climb {
     };
     Climb {
         command: Some("flatout climb --url 'http://127.0.0.1:80/?a=<b>&c'".to_owned()),
+        date: Some("2026-11-23 17:34:07 UTC".to_owned()),
         url: "http://127.0.0.1:80/?a=<b>&c".to_owned(),
         objective: Objective::Throughput,
         outcome,

@@ -141,8 +141,10 @@ pub fn ahead_line(ahead: &Ahead) -> String {
         long if long >= 600.0 => format!("{:.0} min", long / 60.0),
         short => format!("{short:.0} s"),
     };
-    let needed =
-        ahead.needed.iter().map(|(gain, time)| format!("{:.0} % needs {}", gain * 100.0, seconds(*time)));
+    let needed = ahead.needed.iter().map(|(gain, time)| match time {
+        Some(time) => format!("{:.0} % needs {}", gain * 100.0, seconds(*time)),
+        None => format!("{:.0} % cannot, because starts of the server differ by more", gain * 100.0),
+    });
     format!(
         "changes of {:.1} % or more can be seen in {} each (in 4 of 5 climbs): {}",
         ahead.smallest * 100.0,

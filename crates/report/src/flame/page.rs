@@ -12,6 +12,7 @@ use flatout_profile::{Comparison, Kind, Profile};
 use serde::Serialize;
 
 use super::unit::{Unit, facts, idle_share};
+use crate::ResultOrigin;
 
 const TEMPLATE: &str = include_str!("page.html");
 
@@ -30,6 +31,8 @@ const SHARE_MIN: f64 = 0.0001;
 #[derive(Serialize)]
 struct Page<'p> {
     title: String,
+    command: &'p str,
+    date: &'p str,
     heading: &'static str,
     divisor: f64,
     digits: usize,
@@ -69,18 +72,23 @@ struct Tree {
 }
 
 /// The page of one profile.
-pub fn page(profile: &Profile) -> String {
+pub fn page(profile: &Profile, origin: &ResultOrigin) -> String {
     let (unit, scale) = Unit::of(profile);
     let areas = profile.areas().into_iter().map(|cost| AreaRow {
         name: cost.area.name,
         about: cost.area.about,
         values: vec![cost.weight as f64 * scale],
     });
-    render(&profile.what, unit, areas.collect(), &[("", profile, scale)])
+    render(&profile.what, unit, areas.collect(), &[("", profile, scale)], origin)
 }
 
 /// The page of two profiles on one scale: before, after, and the difference.
-pub fn comparison_page(before: &Profile, after: &Profile, comparison: &Comparison) -> String {
+pub fn comparison_page(
+    before: &Profile,
+    after: &Profile,
+    comparison: &Comparison,
+    origin: &ResultOrigin,
+) -> String {
     let areas = comparison.areas.iter().map(|(area, before, after)| AreaRow {
         name: area.name,
         about: area.about,
@@ -92,7 +100,7 @@ pub fn comparison_page(before: &Profile, after: &Profile, comparison: &Compariso
         false => format!("{} → {}", before.what, after.what),
     };
     let graphs = [("before", before, comparison.before_scale), ("after", after, comparison.after_scale)];
-    render(&title, unit, areas.collect(), &graphs)
+    render(&title, unit, areas.collect(), &graphs, origin)
 }
 
 fn render(
@@ -100,6 +108,7 @@ fn render(
     unit: Unit,
     mut areas: Vec<AreaRow>,
     profiles: &[(&'static str, &Profile, f64)],
+    origin: &ResultOrigin,
 ) -> String {
     areas.retain(|row| row.values.iter().any(|&value| value > 0.0));
     areas.sort_by(|one, other| {
@@ -123,6 +132,8 @@ fn render(
     notes.dedup();
     let page = Page {
         title: title.to_owned(),
+        command: &origin.command,
+        date: &origin.date,
         heading: unit.heading(),
         divisor: unit.divisor(),
         digits: unit.digits(),
@@ -245,7 +256,7 @@ mod tests {
 
     #[test]
     fn nothing_in_a_profile_becomes_markup() {
-        let html = page(&scripted::profile(Some(10.0), 5));
+        let html = page(&scripted::profile(Some(10.0), 5), &ResultOrigin::default());
         assert_eq!(html.matches("</script>").count(), 1);
         assert!(!html.contains("<b>"));
         assert!(!html.contains("http://") && !html.contains("https://"), "it needs no network");
@@ -274,7 +285,7 @@ mod tests {
             tree.values.iter().any(|values| values == &[2_000.0, 0.0, 2_000.0]),
             "what vanished is still there"
         );
-        let html = comparison_page(&before, &after, &scales);
+        let html = comparison_page(&before, &after, &scales, &ResultOrigin::default());
         assert!(["before", "after", "difference"].iter().all(|name| html.contains(&format!("\"{name}\""))));
     }
 

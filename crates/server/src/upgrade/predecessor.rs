@@ -176,7 +176,7 @@ pub(super) fn hand_over(
     former.live.leave();
     // First the one by which this was asked for: it ends with the server.
     former.admin.iter().for_each(Handle::drain);
-    former.server.drain();
+    former.server.drain_for_successor();
     Ok(Takeover { pid, message })
 }
 

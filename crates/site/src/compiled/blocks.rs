@@ -34,6 +34,7 @@ pub(crate) struct ResponseBlock {
     pub(crate) is_late: bool,
     pub(crate) conditions: Vec<Condition>,
     pub(crate) fields: FieldRules,
+    pub(crate) is_unlogged: bool,
 }
 
 /// All blocks of some rules.
@@ -83,7 +84,7 @@ impl Block {
         if uses.has(Uses::RESPONSE) && is_of_request {
             let source = block.conditions.last().map(Condition::source).unwrap_or_default();
             return Err(place.fault(format!(
-                "the condition `{source}` depends on the response, so only response-header is possible under it"
+                "the condition `{source}` depends on the response, so only response-header and log-requests are possible under it"
             )));
         }
         Ok(block)
@@ -113,6 +114,7 @@ impl ResponseBlock {
         let counts = TableCounts::of(parts.plan);
         let conditions = resolved(&block.conditions, expression, counts, place)?;
         Ok(ResponseBlock {
+            is_unlogged: block.rules.is_unlogged,
             is_late: Uses::of_all(&conditions, parts.tables).has(Uses::RESPONSE),
             conditions,
             fields: FieldRules::of_responses(&block.rules.response_fields, expression, counts, place)?,

@@ -13,9 +13,11 @@ use super::super::fields::FieldRules;
 use super::super::maps::{TableCounts, Tables};
 use super::super::pages::ErrorPages;
 use super::super::plan::{
-    self, Action, Condition, Expires, Hsts, PathPolicy, Piece, RouteEntry, Rules, Template, Variable,
+    self, Action, Condition, Expires, Hsts, PathPolicy, Piece, RouteEntry, Rules, SendfileFolder, Template,
+    Variable,
 };
 use super::super::render::Text;
+use super::super::replace::Replacements;
 use super::super::reroute::CompiledReroute;
 use super::super::rewrite::Rewrites;
 use super::super::upstream_fields::UpstreamFields;
@@ -29,6 +31,8 @@ use flatout_push as push;
 
 #[derive(Debug, Clone)]
 pub(crate) struct CompiledRoute {
+    /// Its name, if fallbacks send requests here by it.
+    pub(crate) name: Option<String>,
     /// Routes with the same number have the same rules and the same upstream.
     pub(crate) class: usize,
     /// It is chosen only if these are true.
@@ -83,7 +87,13 @@ pub(crate) struct ResponseRules {
     pub(crate) blocks: Vec<ResponseBlock>,
     /// `Location` and cookies of upstreams.
     pub(crate) upstream: UpstreamFields,
+    /// The folders from which upstreams may have files sent.
+    pub(crate) sendfile: Vec<SendfileFolder>,
     pub(crate) expires: Option<Expires>,
+    pub(crate) is_unlogged: bool,
+    /// A field has the request's body in it.
+    pub(crate) uses_body: bool,
+    pub(crate) replacements: Option<Replacements>,
 }
 
 /// What answers.
@@ -169,6 +179,7 @@ impl CompiledRoute {
             || action.uses_captures();
         let blocks_use = guards.blocks.iter().fold(Uses::NOTHING, |all, block| all.and(block.uses));
         Ok(CompiledRoute {
+            name: (route.entry == RouteEntry::Named).then(|| route.name.clone()),
             class,
             when,
             entry: route.entry,
@@ -282,7 +293,11 @@ impl Default for ResponseRules {
             compress: None,
             blocks: Vec::new(),
             upstream: UpstreamFields::default(),
+            sendfile: Vec::new(),
             expires: None,
+            is_unlogged: false,
+            uses_body: false,
+            replacements: None,
         }
     }
 }
@@ -294,6 +309,7 @@ impl ResponseRules {
             && self.blocks.is_empty()
             && !self.pages.has_routes()
             && self.expires.is_none()
+            && self.replacements.is_none()
             && self.cors.is_none()
     }
 
@@ -302,7 +318,10 @@ impl ResponseRules {
         let of_block = |block: &ResponseBlock| {
             block.fields.uses_captures() || Uses::of_all(&block.conditions, tables).has(Uses::CAPTURES)
         };
-        self.fields.uses_captures() || self.pages.uses_captures() || self.blocks.iter().any(of_block)
+        self.fields.uses_captures()
+            || self.replacements.as_ref().is_some_and(Replacements::uses_captures)
+            || self.pages.uses_captures()
+            || self.blocks.iter().any(of_block)
     }
 
     pub(super) fn new(
@@ -318,21 +337,27 @@ impl ResponseRules {
             }
             _ => NO_SITE,
         };
+        let fields =
+            FieldRules::of_responses(&rules.response_fields, expression, TableCounts::of(plan), place)?;
         Ok(ResponseRules {
             site,
+            is_unlogged: rules.is_unlogged,
+            uses_body: fields.uses_body(),
+            replacements: Replacements::new(
+                &rules.replacements,
+                &rules.replaced_types,
+                |replacement| Text::new(&replacement.to, expression, TableCounts::of(plan), place),
+                place,
+            )?,
             pages: ErrorPages::new(
                 &rules.error_pages,
                 |to| CompiledReroute::new(to, plan, expression, place),
                 place,
             )?,
-            fields: FieldRules::of_responses(
-                &rules.response_fields,
-                expression,
-                TableCounts::of(plan),
-                place,
-            )?,
+            fields,
             hsts: rules.hsts.map(hsts),
             upstream: UpstreamFields::new(&rules.locations, &rules.cookies),
+            sendfile: rules.sendfile.clone(),
             expires: rules.expires,
             cors: rules.cors.as_ref().map(|cors| CompiledCors::new(cors, place)).transpose()?,
             compress: rules.compress.clone().map(compress::Rules::new),

@@ -24,8 +24,8 @@ pub(crate) use net::number;
 pub use net::{BadNet, Net, Peers};
 pub use rules::{
     Access, BasicAuth, BodyLimit, Cached, Concurrency, Cors, ErrorPage, Expires, FieldChange, FieldRule,
-    ForwardAuth, Hsts, Limited, Maintenance, Origins, Page, PageSource, Rate, RateUse, Rules, User, Verdict,
-    When,
+    ForwardAuth, Hsts, Limited, Maintenance, Origins, Page, PageSource, REPLACED_TYPE, Rate, RateUse,
+    Replacement, Rules, SendfileFolder, User, Verdict, When,
 };
 pub use template::{BadTemplate, OfCertificate, Piece, Template, VARIABLES, Variable};
 

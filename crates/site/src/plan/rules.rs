@@ -49,10 +49,41 @@ pub struct Rules {
     pub when: Vec<WhenBlock>,
     /// Replacements at the start of `Location` and `Refresh` of upstreams; the first that fits is used.
     pub locations: Vec<LocationRule>,
+    /// The folders from which upstreams may have files sent (`X-Sendfile`).
+    pub sendfile: Vec<SendfileFolder>,
     /// Changes of the cookies of upstreams.
     pub cookies: Vec<CookieRule>,
     /// `Expires` and the `max-age` of `Cache-Control`, of responses with a status of [`When::Success`].
     pub expires: Option<Expires>,
+    /// Whether requests are left out of the access logs.
+    pub is_unlogged: bool,
+    /// Texts that are replaced in bodies of responses.
+    pub replacements: Vec<Replacement>,
+    /// The content types of these bodies, such as `text/*` or `*/*`; none: [`REPLACED_TYPE`].
+    pub replaced_types: Vec<String>,
+}
+
+/// The content type of bodies in which texts are replaced, if no others are named.
+pub const REPLACED_TYPE: &str = "text/html";
+
+/// A text that is replaced in bodies, without regard to case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replacement {
+    /// The text.
+    pub from: String,
+    /// What takes its place.
+    pub to: Template,
+    /// Only where it is found first.
+    pub is_once: bool,
+}
+
+/// A folder from which upstreams may have files sent, and the route that serves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SendfileFolder {
+    /// The folder as the upstream names it, without a slash at the end.
+    pub folder: String,
+    /// The path of its files here.
+    pub path: String,
 }
 
 /// How long clients may use a response.

@@ -38,7 +38,7 @@ pub enum Variable {
     Target,
     /// The value of a parameter of the query, as it was sent.
     Argument(String),
-    /// The first field of this name.
+    /// The fields of this name, joined.
     Header(String),
     /// The cookie of this name.
     Cookie(String),
@@ -86,12 +86,18 @@ pub enum Variable {
     WantsPage,
     /// The status of the response; only for rules of responses.
     Status,
-    /// The first field of this name of the response; only for rules of responses.
+    /// The fields of this name of the response, joined; only for rules of responses.
     ResponseHeader(String),
     /// The use of the cache, such as `HIT`; only for rules of responses.
     CacheOutcome,
     /// The status of an upstream's response; only for rules of responses.
     UpstreamStatus,
+    /// The value of a cookie that the response sets; only for rules of responses.
+    ResponseCookie(String),
+    /// The request's body, if it is not too long for a field; only for rules of responses.
+    Body,
+    /// `X-Forwarded-For` of the request, and the client's address.
+    ForwardedFor,
 }
 
 /// A property of a client's certificate. Without a certificate it is empty, unless otherwise stated.
@@ -183,7 +189,7 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 34] = [
+pub const VARIABLES: [(&str, Variable); 36] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
@@ -212,6 +218,8 @@ pub const VARIABLES: [(&str, Variable); 34] = [
     ("status", Variable::Status),
     ("upstream_cache_status", Variable::CacheOutcome),
     ("upstream_status", Variable::UpstreamStatus),
+    ("request_body", Variable::Body),
+    ("proxy_add_x_forwarded_for", Variable::ForwardedFor),
     ("ssl_client_verify", Variable::Certificate(OfCertificate::Verify)),
     ("ssl_client_escaped_cert", Variable::Certificate(OfCertificate::Pem)),
     ("ssl_client_s_dn", Variable::Certificate(OfCertificate::Property(Property::Subject))),
@@ -233,6 +241,9 @@ fn prefixed(name: &str) -> Option<Variable> {
     let response = name.strip_prefix("sent_http_").or_else(|| name.strip_prefix("upstream_http_"));
     if let Some(name) = response.filter(|name| !name.is_empty()) {
         return Some(Variable::ResponseHeader(name.replace('_', "-")));
+    }
+    if let Some(name) = name.strip_prefix("upstream_cookie_").filter(|name| !name.is_empty()) {
+        return Some(Variable::ResponseCookie(name.to_owned()));
     }
     if let "content_type" | "content_length" = name {
         return Some(Variable::Header(name.replace('_', "-")));

@@ -210,6 +210,66 @@ const BURDENS: &[Burden] = &[
     ("syncookies", ENA, &[("/proc/sys/net/ipv4/tcp_syncookies", "0\n")], &[]),
     ("abort-on-overflow", ENA, &[("/proc/sys/net/ipv4/tcp_abort_on_overflow", "1\n")], &[]),
     ("syn-retries", ENA, &[("/proc/sys/net/ipv4/tcp_syn_retries", "6\n")], &[]),
+    (
+        "smt",
+        ENA,
+        &[("/sys/devices/system/cpu/smt/control", "off\n")],
+        &[("/sys/devices/system/cpu/smt/control", "on\n")],
+    ),
+    (
+        "turbo",
+        ENA,
+        &[("/sys/devices/system/cpu/intel_pstate/no_turbo", "1\n")],
+        &[("/sys/devices/system/cpu/intel_pstate/no_turbo", "0\n")],
+    ),
+    (
+        "energy-preference",
+        ENA,
+        &[("/sys/devices/system/cpu/cpu0/cpufreq/energy_performance_preference", "balance_power\n")],
+        &[("/sys/devices/system/cpu/cpu0/cpufreq/energy_performance_preference", "performance\n")],
+    ),
+    (
+        "isolated-cpus",
+        ENA,
+        &[("/sys/devices/system/cpu/isolated", "62-63\n")],
+        &[("/sys/devices/system/cpu/isolated", "\n")],
+    ),
+    (
+        "tracing",
+        ENA,
+        &[
+            ("/sys/kernel/tracing/tracing_on", "1\n"),
+            ("/sys/kernel/tracing/current_tracer", "function\n"),
+            ("/sys/kernel/tracing/set_event", "net:netif_receive_skb\n"),
+            ("/sys/kernel/tracing/kprobe_events", "p:kprobes/tcp tcp_sendmsg\n"),
+        ],
+        &[
+            ("/sys/kernel/tracing/current_tracer", "nop\n"),
+            ("/sys/kernel/tracing/set_event", ""),
+            ("/sys/kernel/tracing/kprobe_events", ""),
+        ],
+    ),
+    (
+        "link",
+        ENA,
+        &[("/sys/class/net/eth0/speed", "100\n"), ("/sys/class/net/eth0/duplex", "half\n")],
+        &[("/sys/class/net/eth0/speed", "25000\n"), ("/sys/class/net/eth0/duplex", "full\n")],
+    ),
+    (
+        "bond",
+        ENA,
+        &[("/sys/class/net/eth0/bonding/slaves", "eth1 eth2\n")],
+        &[("/sys/class/net/eth0/bonding/slaves", "\n")],
+    ),
+    (
+        "socket-memory",
+        ENA,
+        &[
+            ("/proc/net/sockstat", "sockets: used 9\nTCP: inuse 9 orphan 1 tw 0 alloc 9 mem 90\n"),
+            ("/proc/sys/net/ipv4/tcp_mem", "50 75 100\n"),
+        ],
+        &[("/proc/net/sockstat", "sockets: used 9\nTCP: inuse 9 orphan 1 tw 0 alloc 9 mem 9\n")],
+    ),
 ];
 
 /// Tunings that lower a value on purpose.

@@ -20,6 +20,7 @@ mod facts;
 mod firewall;
 mod governor;
 mod gro;
+mod hardware;
 mod huge_pages;
 mod irq_affinity;
 mod irq_suspension;
@@ -100,7 +101,8 @@ const OF_THEIR_OWN: &[&dyn Tuning] = &[
 /// Every tuning, the largest expected gain first.
 pub static TUNINGS: LazyLock<Vec<&'static dyn Tuning>> = LazyLock::new(|| {
     let sysctls = sysctls::SYSCTLS.iter().chain(copied::COPIED).map(|sysctl| sysctl as &dyn Tuning);
-    let facts = facts::FACTS.iter().chain(drops::DROPS).map(|fact| fact as &dyn Tuning);
+    let facts =
+        facts::FACTS.iter().chain(hardware::HARDWARE).chain(drops::DROPS).map(|fact| fact as &dyn Tuning);
     let offloads = offloads::OFFLOADS.iter().map(|offload| offload as &dyn Tuning);
     let mut all: Vec<&dyn Tuning> =
         OF_THEIR_OWN.iter().copied().chain(sysctls).chain(offloads).chain(facts).collect();

@@ -73,6 +73,7 @@ pub struct Ignored {
     /// The cookie is not stored, but the rest of the response is.
     pub set_cookie: bool,
     pub vary: bool,
+    pub x_accel_expires: bool,
 }
 
 /// How a response is stored.
@@ -354,7 +355,13 @@ mod tests {
         assert_eq!(by(200, &[("Cache-Control", "max-age=5")], &rules), Ok(5));
         assert_eq!(by(200, &[("Cache-Control", "no-store")], &rules), Err(Reason::NoStore));
         assert_eq!(by(200, &[("Last-Modified", TEN_SECONDS_BEFORE)], &rules), Ok(30));
-        let ignored = Ignored { cache_control: true, expires: true, set_cookie: true, vary: true };
+        let ignored = Ignored {
+            cache_control: true,
+            expires: true,
+            set_cookie: true,
+            vary: true,
+            x_accel_expires: true,
+        };
         let deaf = Rules { ignored, ..rules };
         let lines = [
             ("Cache-Control", "private, no-store"),

@@ -1,7 +1,7 @@
 //! Which fields of a response are stored, and which of those a revalidation replaces (RFC 9111 sections 3.1 and 3.2).
 
-/// Fields of a connection, of a proxy, of framing, and `Age`, which is computed each time.
-const NOT_STORED: [&str; 13] = [
+/// Fields of a connection, of a proxy, of framing, instructions of an upstream to this server, and `Age`, which is computed each time.
+const NOT_STORED: [&str; 19] = [
     "age",
     "connection",
     "content-length",
@@ -14,7 +14,13 @@ const NOT_STORED: [&str; 13] = [
     "trailer",
     "transfer-encoding",
     "upgrade",
+    "x-accel-buffering",
+    "x-accel-charset",
+    "x-accel-expires",
+    "x-accel-limit-rate",
+    "x-accel-redirect",
     "x-cache-status",
+    "x-sendfile",
 ];
 
 /// These describe the stored body, which a 304 does not contain.

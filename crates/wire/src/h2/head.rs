@@ -248,9 +248,12 @@ impl<'r> Builder<'r> {
         };
         if (protocol.is_some() && (target.first() != Some(&b'/') || authority.is_none()))
             || (target.first() == Some(&b'*') && (target.len() > 1 || method != b"OPTIONS"))
-            || authority.is_some_and(|authority| !head::is_authority(authority))
         {
             return Err(Flaw::Malformed);
+        }
+        // 400, as over HTTP/1.
+        if authority.is_some_and(|authority| !head::is_authority(authority)) {
+            return Err(Flaw::Refused(head::Fault::Host));
         }
         let is_websocket = match protocol {
             Some(protocol) if !protocol.eq_ignore_ascii_case(b"websocket") => {
@@ -299,12 +302,12 @@ impl<'r> Builder<'r> {
                 if let Some(host) = self.host {
                     // Two equal hosts count as one.
                     if !host.value(&self.room.text).eq_ignore_ascii_case(value) {
-                        self.flawed(Flaw::Malformed);
+                        self.flawed(Flaw::Refused(head::Fault::Host));
                     }
                     return self.room.text.truncate(at);
                 }
                 if !head::is_authority(value) {
-                    return self.flawed(Flaw::Malformed);
+                    return self.flawed(Flaw::Refused(head::Fault::Host));
                 }
                 self.host = Some(Field::at(at, name_bytes, value_bytes));
             }

@@ -149,10 +149,12 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
                 auth.users.clear();
             }
             let hash = given.value(1).unwrap_or_default();
-            if given.text().contains(':') || !hash.starts_with('$') {
-                return Err(
-                    "need a user name without a colon, and a password hash, as flatout hash-password prints: $2y$… or $argon2id$…".into()
-                );
+            if given.text().contains(':') {
+                return Err(format!("got `{}`, need a user name without a colon", given.text()).into());
+            }
+            if !hash.starts_with('$') {
+                let message = "this is no password hash; make one with flatout hash-password: it begins with $2y$ or $argon2id$".to_owned();
+                return Err(Refused { message, secret: Some(1), ..Refused::default() });
             }
             auth.users.push(User { name: given.text().to_owned(), hash: hash.to_owned() });
             Ok(())
@@ -255,6 +257,7 @@ fn rate_limit(options: &mut ServeOptions, given: &Values) -> Result<(), Refused>
             return Err(Refused {
                 key: Some("name"),
                 message: format!("another limit `{name}` has a different rate or key"),
+                ..Refused::default()
             });
         }
         Some(at) => at,
@@ -280,6 +283,7 @@ fn request_limit(options: &mut ServeOptions, given: &Values) -> Result<(), Refus
             return Err(Refused {
                 key: Some("name"),
                 message: format!("another limit `{name}` has a different number or key"),
+                ..Refused::default()
             });
         }
         Some(at) => at,
@@ -316,7 +320,7 @@ fn cors(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     let credentials = given.read("credentials", value::switch)?.unwrap_or(false);
     if credentials && origins == Origins::Any {
         let message = "browsers refuse credentials with `*`; list the origins".to_owned();
-        return Err(Refused { key: Some("credentials"), message });
+        return Err(Refused { key: Some("credentials"), message, ..Refused::default() });
     }
     let methods = given.key("methods").unwrap_or("GET, HEAD, POST");
     options.rules.cors = Some(Cors {

@@ -1,8 +1,9 @@
 //! Settings of requests and responses: paths, methods, fields, pages.
 
+use flatout_proxy::PARAM;
 use flatout_site::plan::{
-    ErrorPage, Expires, FieldChange, FieldRule, Maintenance, Page, PageSource, PathPolicy, Reroute, Rewrite,
-    RewriteFrom, Then, When,
+    ErrorPage, Expires, FieldChange, FieldRule, Maintenance, Page, PageSource, PathPolicy, REPLACED_TYPE,
+    Replacement, Reroute, Rewrite, RewriteFrom, Then, When,
 };
 
 use crate::serve::options::ServeOptions;
@@ -128,6 +129,26 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         ..ROUTES
     },
     ServeSetting {
+        name: "request-param",
+        value: "NAME VALUE",
+        help: "for upstreams with protocol fastcgi: a parameter in place of that of fastcgi-param or a usual one; the value may contain \
+               variables such as $remote_user",
+        set: |options, given| {
+            let name = parse::param_name(given.text())?;
+            let value = options.template(parse::field_value(given.value(1).unwrap_or_default())?)?;
+            let name = format!("{PARAM}{name}");
+            options.rules.request_fields.push(FieldRule {
+                change: FieldChange::Set(value),
+                name,
+                when: When::Always,
+            });
+            Ok(())
+        },
+        is_list: true,
+        is_spread: true,
+        ..ROUTES
+    },
+    ServeSetting {
         name: "response-header",
         value: "set|add|default|remove NAME [VALUE]",
         keys: &[Key {
@@ -144,6 +165,49 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
             Ok(())
         },
         is_list: true,
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "replace-text",
+        value: "FROM TO",
+        keys: &[Key { name: "once", value: "on|off", default: "on", help: "only where it is found first" }],
+        help: "replace a text in bodies of responses, without regard to case; TO may contain variables; bodies with a Content-Encoding, \
+               parts of files, and files that are not in memory (small-bytes) stay as they are",
+        set: |options, given| {
+            let replacement = Replacement {
+                from: given.text().to_owned(),
+                to: options.template(given.value(1).unwrap_or_default())?,
+                is_once: given.key("once") != Some("off"),
+            };
+            options.rules.replacements.push(replacement);
+            Ok(())
+        },
+        is_list: true,
+        is_spread: true,
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "replace-types",
+        value: "TYPE…",
+        default: "text/html",
+        help: "content types of the bodies in which replace-text replaces, such as text/* or */*",
+        set: |options, given| {
+            let types: Vec<String> = given.values().map(parse::content_type).collect::<Result<_, _>>()?;
+            // The default has one form in a plan: a plain folder is known by rules that are all the default ones.
+            options.rules.replaced_types = if types == [REPLACED_TYPE] { Vec::new() } else { types };
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "log-requests",
+        value: "on|off",
+        default: "on",
+        help: "off: the access logs leave out these requests",
+        set: |options, given| {
+            options.rules.is_unlogged = !given.is_on();
+            Ok(())
+        },
         ..ROUTES
     },
     ServeSetting {
@@ -293,7 +357,7 @@ fn route_page(given: &Values, to: Reroute) -> Result<Page, Refused> {
         Some("own") => false,
         Some(other) => {
             let message = format!("got `{other}`, need own: the route may respond with this status itself");
-            return Err(Refused { key: Some("status"), message });
+            return Err(Refused { key: Some("status"), message, ..Refused::default() });
         }
     };
     if ["file", "text", "type"].iter().any(|key| given.key(key).is_some()) {

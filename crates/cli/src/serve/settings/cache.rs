@@ -227,9 +227,10 @@ fn ignore(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
             "expires" => rules.ignored.expires = true,
             "set-cookie" => rules.ignored.set_cookie = true,
             "vary" => rules.ignored.vary = true,
+            "x-accel-expires" => rules.ignored.x_accel_expires = true,
             "request" => rules.ignores_requests = true,
             _ => {
-                let known = "cache-control, expires, set-cookie, vary or request";
+                let known = "cache-control, expires, set-cookie, vary, x-accel-expires or request";
                 return Err(format!("got `{name}`, need {known}").into());
             }
         }

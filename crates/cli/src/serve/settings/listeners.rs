@@ -103,6 +103,17 @@ pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
         ..SERVERS
     },
     ServeSetting {
+        name: "tunnel-drain-time",
+        value: "TIME",
+        default: "1h",
+        help: "maximum time for WebSockets and other tunnels to upstreams after an upgrade: the old process carries them until they end",
+        set: |options, given| {
+            options.server.tunnel_drain_time_max = value::time(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    ServeSetting {
         name: "trusted-proxies",
         value: "PEER…",
         default: "none",

@@ -6,6 +6,7 @@ mod answers;
 mod bus;
 mod cache;
 mod files;
+mod health;
 mod limits;
 mod listeners;
 mod logs;

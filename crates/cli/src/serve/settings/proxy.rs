@@ -1,7 +1,7 @@
 //! Settings of forwarding to upstreams.
 
-use flatout_proxy::{Forward, Host, may_be_trailer};
-use flatout_site::plan::{CookieFlag, CookieRule, LocationRule, SameSite};
+use flatout_proxy::{BufferRequests, Forward, Host, may_be_trailer};
+use flatout_site::plan::{CookieFlag, CookieRule, LocationRule, SameSite, SendfileFolder};
 
 use crate::serve::parse;
 use crate::serve::setting::{ROUTES, SERVERS, ServeSetting};
@@ -148,11 +148,17 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
     },
     ServeSetting {
         name: "buffer-requests",
-        value: "[on|off]",
-        default: "off",
-        help: "collect the whole request body before forwarding a request",
+        value: "[on|off|auto]",
+        default: "auto",
+        help: "collect the whole request body before forwarding a request; auto: only a short one, up to 16 KiB; with off, the upstream \
+               gets the head at once, and the body as it arrives",
         set: |options, given| {
-            options.forward.buffer_requests = given.is_on();
+            options.forward.buffer_requests = match given.text() {
+                "" | "on" => BufferRequests::All,
+                "off" => BufferRequests::None,
+                "auto" => BufferRequests::Short,
+                text => return Err(format!("got `{text}`, need on, off or auto").into()),
+            };
             Ok(())
         },
         ..ROUTES
@@ -179,6 +185,36 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
             }
             Ok(())
         },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "x-accel",
+        value: "on|off",
+        default: "off",
+        help: "follow X-Accel-Redirect (the response comes from another route, also one with entry=internal), X-Accel-Expires and \
+               X-Accel-Charset of upstreams; without it they are removed, and only X-Accel-Buffering is followed",
+        set: |options, given| {
+            options.forward.private.accel = value::switch(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "x-sendfile",
+        value: "FOLDER PATH",
+        help: "follow X-Sendfile of upstreams for files in FOLDER, as the upstream names it: the response comes from the route of PATH \
+               and the rest of the file's path; other files get 502",
+        set: |options, given| {
+            let folder = given.text().trim_end_matches('/').to_owned();
+            let path = given.value(1).unwrap_or_default().to_owned();
+            if !given.text().starts_with('/') || !path.starts_with('/') {
+                return Err("need a folder and a path of this site, which begin with /".into());
+            }
+            options.rules.sendfile.push(SendfileFolder { folder, path });
+            options.forward.private.sendfile = true;
+            Ok(())
+        },
+        is_list: true,
         ..ROUTES
     },
     ServeSetting {

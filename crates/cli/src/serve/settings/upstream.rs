@@ -1,13 +1,12 @@
 //! Settings of upstreams.
 
-use std::time::Duration;
-
 use flatout_engine::tls::Identity;
-use flatout_proxy::{Active, Balance, Key as HashKey, Passive, Protocol, ProxyProtocol, RetryOn};
+use flatout_proxy::{Balance, Key as HashKey, Passive, Protocol, ProxyProtocol, RetryOn};
 
 use crate::serve::options::ServeOptions;
 use crate::serve::parse;
 use crate::serve::setting::{KEY, Key, ServeSetting, UPSTREAMS};
+use crate::serve::settings::health::{eject_outliers, health_check};
 use crate::serve::values::{Refused, Values};
 use crate::value;
 
@@ -37,7 +36,7 @@ fn retry_on<'a>(words: impl Iterator<Item = &'a str>) -> Result<RetryOn, String>
 pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
     ServeSetting {
         name: "balance",
-        value: "round-robin|least-connections|two-choices|hash|sticky",
+        value: "round-robin|least-connections|least-time|two-choices|hash|sticky",
         keys: &[
             Key {
                 name: "key",
@@ -53,7 +52,7 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
             },
         ],
         default: "round-robin",
-        help: "how to choose one of several servers",
+        help: "how to choose one of several servers; least-time: by the requests at each and the time to its latest responses",
         set: balance,
         ..UPSTREAMS
     },
@@ -80,13 +79,20 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
                 name: "index",
                 value: "NAME",
                 default: "index.php",
-                help: "the script of a folder; the one in DIR gets all requests whose path names no script",
+                help: "the script of a folder, or off",
+            },
+            Key {
+                name: "front",
+                value: "on|off",
+                default: "on",
+                help: "the index of DIR gets all requests whose path names no script; off: they get 404",
             },
             Key {
                 name: "split",
                 value: "TEXT",
                 default: ".php",
-                help: "the script ends with the first segment that ends so; what follows is PATH_INFO",
+                help: "the script ends with the first segment that ends so; what follows is PATH_INFO; off: the whole path names the \
+                       script",
             },
         ],
         default: "",
@@ -283,6 +289,42 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
         ..UPSTREAMS
     },
     ServeSetting {
+        name: "eject-outliers",
+        value: "on|off",
+        keys: &[
+            Key {
+                name: "interval",
+                value: "TIME",
+                default: "10s",
+                help: "time in which servers are compared",
+            },
+            Key {
+                name: "requests",
+                value: "N",
+                default: "50",
+                help: "requests in it that a server, and all others together, need to be compared",
+            },
+            Key {
+                name: "slow",
+                value: "TIMES",
+                default: "3",
+                help: "how many times as slow as the others a server has to be, from 1.1 on, or off",
+            },
+            Key {
+                name: "pause",
+                value: "TIME",
+                default: "30s",
+                help: "the first pause; each further one in a row is twice as long",
+            },
+            Key { name: "pause-max", value: "TIME", default: "5m", help: "the longest pause" },
+        ],
+        default: "off",
+        help: "send no requests for a while to a server whose share of errors (no response, or 500 and above) or whose time to a \
+               response stands out from those of the others, with a confidence of 99.9 %; never to more than half of the servers",
+        set: eject_outliers,
+        ..UPSTREAMS
+    },
+    ServeSetting {
         name: "health-check",
         value: "PATH",
         keys: &[
@@ -304,11 +346,24 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
                 name: "status",
                 value: "STATUSES",
                 default: "200-399",
-                help: "statuses that count as success",
+                help: "statuses that count as success, such as \"200-299 404\"",
+            },
+            Key {
+                name: "body",
+                value: "TEXT",
+                default: "",
+                help: "a text that the body of a success has in its first 64 KiB",
+            },
+            Key {
+                name: "service",
+                value: "NAME",
+                default: "the server",
+                help: "for grpc: the service that is asked about",
             },
         ],
         default: "off",
-        help: "request this path from each server periodically, or off",
+        help: "check each server periodically: request this path, or open a connection (tcp), or ask grpc.health.v1.Health (grpc, with \
+               protocol h2 or h2c), or off",
         set: health_check,
         ..UPSTREAMS
     },
@@ -405,15 +460,18 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
 
 fn balance(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     let of = |key: &'static str, only: &str| match given.key(key) {
-        Some(_) if given.text() != only => {
-            Err(Refused { key: Some(key), message: format!("`{key}=` is for {only} only") })
-        }
+        Some(_) if given.text() != only => Err(Refused {
+            key: Some(key),
+            message: format!("`{key}=` is for {only} only"),
+            ..Refused::default()
+        }),
         value => Ok(value),
     };
     of("key", "hash")?;
     let cookie = of("cookie", "sticky")?;
     options.upstream.balance = match given.text() {
         "least-connections" => Balance::LeastConnections,
+        "least-time" => Balance::LeastTime,
         "two-choices" => Balance::TwoChoices,
         "hash" => Balance::Hash(given.read("key", hash_key)?.unwrap_or(HashKey::Client)),
         "sticky" => Balance::Sticky { cookie: cookie.unwrap_or("flatout").to_owned() },
@@ -423,7 +481,7 @@ fn balance(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
 }
 
 fn protocol(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
-    let refused = |message| Refused { key: Some("streams"), message };
+    let refused = |message| Refused { key: Some("streams"), message, ..Refused::default() };
     let streams = given.read("streams", parse::at_least_one::<u32>)?;
     if matches!(given.text(), "http/1.1" | "fastcgi") && streams.is_some() {
         return Err(refused("`streams=` is for h2c and h2 only".to_owned()));
@@ -447,15 +505,24 @@ fn fastcgi_root(options: &mut ServeOptions, given: &Values) -> Result<(), Refuse
         return Err(format!("got `{root}`, need an absolute path such as /srv/www").into());
     }
     let name = |key: &'static str, usual: &str| match given.key(key).unwrap_or(usual) {
-        text if text.contains('/') || text.is_empty() => {
-            Err(Refused { key: Some(key), message: format!("got `{text}`, need a name without a slash") })
-        }
+        text if text.contains('/') || text.is_empty() => Err(Refused {
+            key: Some(key),
+            message: format!("got `{text}`, need a name without a slash"),
+            ..Refused::default()
+        }),
         text => Ok(text.to_owned()),
     };
     let fastcgi = &mut options.upstream.fastcgi;
     fastcgi.root = root.trim_end_matches('/').to_owned();
-    fastcgi.index = name("index", "index.php")?;
-    fastcgi.split = name("split", ".php")?;
+    fastcgi.index = match name("index", "index.php")?.as_str() {
+        "off" => String::new(),
+        index => index.to_owned(),
+    };
+    fastcgi.split = match name("split", ".php")?.as_str() {
+        "off" => String::new(),
+        split => split.to_owned(),
+    };
+    fastcgi.has_front = given.key("front") != Some("off");
     if fastcgi.root.is_empty() {
         return Err("got `/`: a folder of scripts cannot be the root of the file system".into());
     }
@@ -463,11 +530,7 @@ fn fastcgi_root(options: &mut ServeOptions, given: &Values) -> Result<(), Refuse
 }
 
 fn fastcgi_param(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
-    let (name, value) = (given.text(), given.value(1).unwrap_or_default());
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    if name.is_empty() || !name.bytes().all(is_name) {
-        return Err(format!("got `{name}`, need letters, digits and _").into());
-    }
+    let (name, value) = (parse::param_name(given.text())?, given.value(1).unwrap_or_default());
     let params = &mut options.upstream.fastcgi.params;
     params.retain(|(earlier, _)| earlier != name);
     params.push((name.to_owned(), value.to_owned()));
@@ -483,27 +546,4 @@ fn hash_key(text: &str) -> Result<HashKey, String> {
         ("cookie", name) => HashKey::Cookie(parse::field_name(name)?),
         _ => return Err(format!("got `{text}`, need client, path, target, header NAME or cookie NAME")),
     })
-}
-
-fn health_check(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
-    let path = given.text();
-    if path == "off" {
-        options.upstream.active = None;
-        return Ok(());
-    }
-    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
-        return Err(format!("got `{path}`, need a path such as /health, or off").into());
-    }
-    let time = |name, usual: u64| -> Result<Duration, Refused> {
-        Ok(given.read(name, value::time)?.unwrap_or(Duration::from_secs(usual)))
-    };
-    options.upstream.active = Some(Active {
-        path: path.to_owned(),
-        interval: time("interval", 5)?.max(Duration::from_millis(100)),
-        time_max: time("timeout", 2)?,
-        rise: given.read("rise", parse::at_least_one)?.unwrap_or(2),
-        fall: given.read("fall", parse::at_least_one)?.unwrap_or(3),
-        statuses: given.read("status", |text| parse::statuses(text, 100..=599))?.unwrap_or(200..=399),
-    });
-    Ok(())
 }

@@ -1,5 +1,7 @@
 //! Responses and request bodies, by the key of their exchange.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -10,6 +12,7 @@ use super::{Lane, Pull, Push, RESPONSES_POOLED_MAX};
 use crate::exchange::entry::{Exchange, Outgoing};
 use crate::exchange::intake::Intake;
 use crate::exchange::pipes::PooledPipe;
+use crate::exchange::tasks::spawn_response;
 use crate::service::{BoxError, ExchangeKey, FileRange, Filter, Response, Takeover};
 
 impl Lane {
@@ -21,6 +24,16 @@ impl Lane {
             self.set_filter(key.0, filter);
         }
         self.send_item(key, Outgoing::Answer(response))
+    }
+
+    /// Responds to a parked request with what a future makes, which ends with the exchange. It takes the place of another one that was to
+    /// respond.
+    pub fn answer_later(&self, key: ExchangeKey, future: Pin<Box<dyn Future<Output = Response>>>) {
+        if !self.is_open(key) {
+            return;
+        }
+        let task = spawn_response(self.clone(), key, future);
+        self.with(key.0, |exchange| exchange.task = Some(task));
     }
 
     /// Filters everything that is pushed to an exchange. The filter of a second response is ignored, like the

@@ -12,6 +12,7 @@ use crate::connection::h2::stream::{Entry, Stream};
 use crate::request::job::{Job, Pulled};
 use crate::worker::ProxyWorker;
 use crate::worker::h2::completion::TICK;
+use crate::worker::send::measured_now;
 use crate::worker::state::State;
 
 impl ProxyWorker {
@@ -66,6 +67,7 @@ impl ProxyWorker {
         let group = state.groups.at(server_id.upstream);
         let Some(server) = group.shares.server(server_id.server) else { return };
         job.trail.connected();
+        job.sent_ns = measured_now(self.upstreams.at(server_id.upstream));
         let is_whole = job.pulled == Pulled::Not && job.body.is_empty();
         let length = match job.length {
             Some(Length::Known(bytes)) => Some(bytes),

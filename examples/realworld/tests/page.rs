@@ -1,4 +1,4 @@
-//! The tutorial's code is the example's code, and its commands work as described.
+//! The code of the page is the example's code, and its commands work as described.
 
 mod support;
 
@@ -15,7 +15,7 @@ fn root() -> PathBuf {
 }
 
 fn page() -> String {
-    std::fs::read_to_string(root().join("docs/tutorial.md")).unwrap()
+    std::fs::read_to_string(root().join("docs/realworld.md")).unwrap()
 }
 
 /// The blocks of one language, each with the heading above it.

@@ -1,0 +1,115 @@
+//! What a reader of a site file might not expect, and what this machine lacks for it, each with its line.
+
+use flatout_config::{Node, Value};
+use flatout_server::{Lack, Plan};
+use flatout_site::Fault;
+use flatout_site::explain::{Advice, AdviceKind, advice};
+use flatout_site::plan::{Action, Route};
+
+use super::site::Built;
+
+/// Caddy's placeholders, and our variables for them.
+const PLACEHOLDERS: [(&str, &str); 14] = [
+    ("uri", "$request_uri"),
+    ("http.request.uri", "$request_uri"),
+    ("path", "$uri"),
+    ("http.request.uri.path", "$uri"),
+    ("query", "$args"),
+    ("host", "$host"),
+    ("http.request.host", "$host"),
+    ("hostport", "$http_host"),
+    ("scheme", "$scheme"),
+    ("method", "$request_method"),
+    ("remote_host", "$remote_addr"),
+    ("client_ip", "$remote_addr"),
+    ("remote", "$remote_addr"),
+    ("tls_version", "$ssl_protocol"),
+];
+
+/// Unexpected effects of a valid file.
+pub(super) fn notes(built: &Built, plan: &Plan) -> Result<Vec<String>, Fault> {
+    let mut notes: Vec<String> =
+        advice(&plan.sites)?.into_iter().filter_map(|found| of_advice(built, plan, found)).collect();
+    placeholders(built, &built.tree.nodes, &mut notes);
+    Ok(notes)
+}
+
+fn of_advice(built: &Built, plan: &Plan, found: Advice) -> Option<String> {
+    let place = |route: usize| built.places.routes.get(found.site)?.get(route);
+    let line = |route: usize| place(route).map_or(0, |at| built.tree.line(at));
+    let routes = &plan.sites.sites.get(found.site)?.routes;
+    let (route, other) = (routes.get(found.route)?, routes.get(found.other)?);
+    let (name, other_name, other_line) = (&route.name, &other.name, line(found.other));
+    let alike = routes.iter().filter(|other| other.path.is_same(&route.path));
+    let methods: Vec<&str> = alike.flat_map(|route| &route.methods).map(String::as_str).collect();
+    let text = match found.kind {
+        AdviceKind::Methods => format!(
+            "route `{name}` serves {} only; other methods get 405 after its rules, and do not go to route \
+             `{other_name}` on line {other_line}",
+            methods.join(", ")
+        ),
+        AdviceKind::Pattern => format!(
+            "paths below route `{name}` that match `{other_name}` on line {other_line} get the rules of that route, \
+             which lets in other clients; before-patterns=on keeps them here"
+        ),
+    };
+    Some(format!("{}: note: {text}", line(found.route)))
+}
+
+/// Finds Caddy's placeholders, which are plain text here.
+fn placeholders(built: &Built, nodes: &[Node], notes: &mut Vec<String>) {
+    for node in nodes {
+        for value in node.values.iter().chain(node.keys.iter().map(|(_, value)| value)) {
+            notes.extend(placeholder(value).map(|(name, variable)| {
+                let line = built.tree.line(&value.at);
+                format!("{line}: note: `{{{name}}}` is plain text here; the variable is `{variable}`")
+            }));
+        }
+        placeholders(built, node.inner.as_deref().unwrap_or_default(), notes);
+    }
+}
+
+/// The first placeholder in a text, and our variable for it.
+fn placeholder(value: &Value) -> Option<(String, String)> {
+    let text = &value.text;
+    let opened = text.match_indices('{').filter(|(at, _)| !text[..*at].ends_with('$'));
+    opened.filter_map(|(at, _)| text[at + 1..].split_once('}')).find_map(|(name, _)| {
+        let known =
+            PLACEHOLDERS.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| (*ours).to_owned());
+        let field = || {
+            let field = name.strip_prefix("header.").or_else(|| name.strip_prefix("http.request.header."))?;
+            Some(format!("$http_{}", field.to_ascii_lowercase().replace('-', "_")))
+        };
+        Some((name.to_owned(), known.or_else(field)?))
+    })
+}
+
+/// What this machine lacks. The file may be for another machine, so this is no mistake in it.
+pub(super) fn lacks(built: &Built, plan: &Plan) -> Vec<String> {
+    let shown = |lack| match lack {
+        Lack::Folder(at, why) => {
+            let line = line_of(built, plan, |route| {
+                matches!(route.action, Action::Files(folder) if folder == at) || route.try_files == Some(at)
+            });
+            format!("{line} warning: a server would not start here: {why}")
+        }
+        Lack::Certificate(why) => format!(" warning: a server would not start here: {why}"),
+        Lack::Name(at, why) => {
+            let named = built.tree.nodes.iter().filter(|node| node.name == "upstream").nth(at);
+            let line = named.map(|node| format!("{}:", built.tree.line(&node.at)));
+            let of_route =
+                |route: &Route| matches!(&route.action, Action::Proxy(forward) if forward.upstream == at);
+            let line = line.unwrap_or_else(|| line_of(built, plan, of_route));
+            format!("{line} warning: requests to this upstream would fail here: {why}")
+        }
+    };
+    flatout_server::examine(plan).into_iter().map(shown).collect()
+}
+
+/// The line of the first such route, with a colon; empty if there is none.
+fn line_of(built: &Built, plan: &Plan, is_wanted: impl Fn(&Route) -> bool) -> String {
+    let sites = plan.sites.sites.iter().zip(&built.places.routes);
+    let mut routes = sites.flat_map(|(site, places)| site.routes.iter().zip(places));
+    let found = routes.find(|(route, _)| is_wanted(route));
+    found.map_or_else(String::new, |(_, at)| format!("{}:", built.tree.line(at)))
+}

@@ -1,0 +1,108 @@
+//! An API server: its objects are watched, and statuses are written back.
+//!
+//! ```text
+//! thread with a runtime: ── watch: a list and its changes for each kind ──> Store ──> (the thread that serves)
+//!                        ── lease: one process is the leader                             │ statuses
+//!                        ── status: the leader writes those that have changed <──────────┘
+//! ```
+//!
+//! If the API server goes away, everything that was read stays, and watches are tried again with growing pauses.
+
+mod lease;
+mod status;
+mod watch;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use flatout_engine::say;
+use kube::Client;
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, Config};
+use tokio::sync::watch as channel;
+
+use crate::condition::StatusUpdate;
+use crate::kinds::ObjectKey;
+use crate::objects::{KINDS, Kind};
+use crate::run::StatusWriter;
+use crate::store::Store;
+
+/// How this process is known to others that serve the same objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leadership {
+    /// The namespace of the Lease.
+    pub namespace: String,
+    /// The name of the Lease.
+    pub name: String,
+    /// The name of this process.
+    pub identity: String,
+    /// The name of the controller in statuses of routes.
+    pub controller_name: String,
+}
+
+/// Watches an API server, and returns once all objects are read. The credentials are those of the pod, or of `KUBECONFIG`.
+///
+/// # Errors
+/// There are no credentials, or there is no thread.
+pub fn follow(store: Arc<Store>, leadership: Leadership) -> Result<StatusWriter, String> {
+    let (synced, all_synced) = mpsc::channel();
+    let (updates, latest) = channel::channel(Vec::new());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start the client of the API server: {error}"))?;
+    let run = move || {
+        runtime.block_on(async move {
+            let client = match connected().await {
+                Ok(client) => client,
+                Err(why) => return drop(synced.send(Err(why))),
+            };
+            let missing = Arc::new(AtomicUsize::new(KINDS.len()));
+            for kind in KINDS {
+                let (synced, missing) = (synced.clone(), missing.clone());
+                let is_synced = move || {
+                    if missing.fetch_sub(1, Ordering::Relaxed) == 1 {
+                        // Whoever waits may have given up.
+                        let _ = synced.send(Ok(()));
+                    }
+                };
+                tokio::spawn(watch::follow(client.clone(), kind, store.clone(), is_synced));
+            }
+            let leads = Arc::new(AtomicBool::new(false));
+            tokio::spawn(lease::follow(client.clone(), leadership.clone(), leads.clone()));
+            status::follow(client, leadership, leads, latest).await;
+        });
+    };
+    let spawned = thread::Builder::new().name("flatout-cluster".to_owned()).spawn(run);
+    spawned.map_err(|error| format!("cannot start the thread for the API server: {error}"))?;
+    let ended = || "the client of the API server has ended".to_owned();
+    all_synced.recv().map_err(|_| ended())??;
+    say(format_args!("all objects of the API server are read"));
+    Ok(Box::new(move |statuses: &[StatusUpdate]| {
+        // If the thread has ended, that was reported.
+        let _ = updates.send(statuses.to_vec());
+    }))
+}
+
+async fn connected() -> Result<Client, String> {
+    let config = Config::infer().await.map_err(|error| format!("no API server is configured: {error}"))?;
+    let shown = config.cluster_url.to_string();
+    Client::try_from(config).map_err(|error| format!("the API server {shown} cannot be used: {error}"))
+}
+
+/// Access to all objects of a kind.
+fn api_of(client: &Client, kind: &Kind) -> Api<DynamicObject> {
+    Api::all_with(client.clone(), &resource(kind))
+}
+
+/// Access to the objects of a kind in the namespace of an object.
+fn api_at(client: &Client, kind: &Kind, key: &ObjectKey) -> Api<DynamicObject> {
+    match kind.is_namespaced {
+        true => Api::namespaced_with(client.clone(), &key.namespace, &resource(kind)),
+        false => api_of(client, kind),
+    }
+}
+
+fn resource(kind: &Kind) -> ApiResource {
+    let named = GroupVersionKind::gvk(kind.group, kind.version, kind.name);
+    ApiResource::from_gvk_with_plural(&named, kind.plural)
+}

@@ -1,0 +1,194 @@
+//! Statuses are written by the leader, and only those that have changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use flatout_engine::{Severity, report};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::sync::watch::Receiver;
+
+use super::watch::chain;
+use super::{Leadership, api_at};
+use crate::condition::StatusUpdate;
+use crate::kinds::ObjectKey;
+
+/// How often what could not be written, or was not this process's to write, is tried again.
+const RETRY_TIME: Duration = Duration::from_secs(2);
+
+/// What was written of each object, by kind and place.
+type Written = BTreeMap<(&'static str, ObjectKey), StatusUpdate>;
+
+/// Writes statuses for as long as the process lives.
+pub(super) async fn follow(
+    client: Client,
+    leadership: Leadership,
+    leads: Arc<AtomicBool>,
+    mut latest: Receiver<Vec<StatusUpdate>>,
+) {
+    let mut written = Written::new();
+    loop {
+        if leads.load(Ordering::Relaxed) {
+            let wanted = latest.borrow_and_update().clone();
+            write_all(&client, &leadership.controller_name, wanted, &mut written).await;
+        } else {
+            // Another process may write others meanwhile.
+            written.clear();
+        }
+        tokio::select! {
+            changed = latest.changed() => if changed.is_err() {
+                // The writer is gone: the process ends.
+                return std::future::pending().await;
+            },
+            () = tokio::time::sleep(RETRY_TIME) => {}
+        }
+    }
+}
+
+async fn write_all(client: &Client, controller_name: &str, wanted: Vec<StatusUpdate>, written: &mut Written) {
+    // Routes that have left all gateways of this controller lose its entries.
+    let has_left = |(kind, key): &&(&'static str, ObjectKey)| {
+        kind.ends_with("Route") && !wanted.iter().any(|it| it.kind.name == *kind && it.key == *key)
+    };
+    let left: Vec<(&'static str, ObjectKey)> = written.keys().filter(has_left).cloned().collect();
+    for place in left {
+        if let Some(former) = written.remove(&place) {
+            let emptied = StatusUpdate { status: json!({"parents": []}), ..former };
+            report_fault(&emptied, write(client, controller_name, &emptied).await);
+        }
+    }
+    for update in wanted {
+        let place = (update.kind.name, update.key.clone());
+        if written.get(&place) == Some(&update) {
+            continue;
+        }
+        let result = write(client, controller_name, &update).await;
+        if result.is_ok() {
+            written.insert(place, update);
+        } else {
+            report_fault(&update, result);
+        }
+    }
+}
+
+fn report_fault(update: &StatusUpdate, result: Result<(), kube::Error>) {
+    match result {
+        // Someone else has changed or removed it: the watch will bring that.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+        Err(error) => report(
+            Severity::Warning,
+            format_args!(
+                "the status of {} {} was not written: {}",
+                update.kind.name,
+                update.key,
+                chain(&error)
+            ),
+        ),
+        Ok(()) => {}
+    }
+}
+
+async fn write(client: &Client, controller_name: &str, update: &StatusUpdate) -> Result<(), kube::Error> {
+    let api = api_at(client, update.kind, &update.key);
+    let object = api.get(&update.key.name).await?;
+    let former = object.data.get("status").cloned().unwrap_or_default();
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let status = merged(&former, &update.status, controller_name, &now);
+    if status == former {
+        return Ok(());
+    }
+    // The version: what was merged must not undo what others have written since.
+    let patch = json!({"metadata": {"resourceVersion": object.metadata.resource_version}, "status": status});
+    api.patch_status(&update.key.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+}
+
+/// The status to be written: conditions that stay keep their time, and entries of other controllers stay.
+fn merged(former: &Value, wanted: &Value, controller_name: &str, now: &str) -> Value {
+    let mut status = wanted.clone();
+    let is_ours = |parent: &Value| parent["controllerName"] == controller_name;
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    keep_times(&mut status, former, now);
+    if let Some(parents) = status.get_mut("parents").and_then(Value::as_array_mut) {
+        for parent in parents.iter_mut() {
+            let known = list(&former["parents"])
+                .into_iter()
+                .find(|it| is_ours(it) && it["parentRef"] == parent["parentRef"]);
+            keep_times(parent, &known.unwrap_or_default(), now);
+        }
+        parents.extend(list(&former["parents"]).into_iter().filter(|it| !is_ours(it)));
+    }
+    if let Some(listeners) = status.get_mut("listeners").and_then(Value::as_array_mut) {
+        for listener in listeners {
+            let known = list(&former["listeners"]).into_iter().find(|it| it["name"] == listener["name"]);
+            keep_times(listener, &known.unwrap_or_default(), now);
+        }
+    }
+    status
+}
+
+/// Gives each condition the time of its last change.
+fn keep_times(part: &mut Value, former: &Value, now: &str) {
+    let known = former["conditions"].as_array().cloned().unwrap_or_default();
+    let Some(conditions) = part.get_mut("conditions").and_then(Value::as_array_mut) else { return };
+    for condition in conditions {
+        let is_same = |it: &&Value| it["type"] == condition["type"] && it["status"] == condition["status"];
+        let time = known.iter().find(is_same).map(|it| it["lastTransitionTime"].clone());
+        condition["lastTransitionTime"] = time.unwrap_or_else(|| Value::String(now.to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn condition(status: &str, time: &str) -> Value {
+        match time {
+            "" => json!({"type": "Accepted", "status": status}),
+            time => json!({"type": "Accepted", "status": status, "lastTransitionTime": time}),
+        }
+    }
+
+    #[test]
+    fn conditions_keep_the_time_of_their_last_change() {
+        let former = json!({"conditions": [condition("True", "early")]});
+        let same = merged(&former, &json!({"conditions": [condition("True", "")]}), "ours", "now");
+        assert_eq!(same["conditions"][0]["lastTransitionTime"], "early");
+        let other = merged(&former, &json!({"conditions": [condition("False", "")]}), "ours", "now");
+        assert_eq!(other["conditions"][0]["lastTransitionTime"], "now");
+    }
+
+    #[test]
+    fn entries_of_other_controllers_stay() {
+        let of = |name: &str, parent: &str, conditions: Value| json!({"controllerName": name, "parentRef": {"name": parent}, "conditions": [conditions]});
+        let former = json!({"parents": [
+            of("theirs", "a", condition("False", "early")),
+            of("ours", "a", condition("True", "early")),
+            of("ours", "gone", condition("True", "early")),
+        ]});
+        let wanted = json!({"parents": [of("ours", "a", condition("True", ""))]});
+        let status = merged(&former, &wanted, "ours", "now");
+        assert_eq!(
+            status["parents"],
+            json!([
+                of("ours", "a", condition("True", "early")),
+                of("theirs", "a", condition("False", "early"))
+            ])
+        );
+        let left = merged(&former, &json!({"parents": []}), "ours", "now");
+        assert_eq!(left["parents"], json!([of("theirs", "a", condition("False", "early"))]));
+    }
+
+    #[test]
+    fn listeners_are_compared_by_name() {
+        let listener =
+            |name: &str, time: &str| json!({"name": name, "conditions": [condition("True", time)]});
+        let former = json!({"listeners": [listener("b", "early")]});
+        let wanted = json!({"listeners": [listener("a", ""), listener("b", "")]});
+        let status = merged(&former, &wanted, "ours", "now");
+        assert_eq!(status["listeners"], json!([listener("a", "now"), listener("b", "early")]));
+    }
+}

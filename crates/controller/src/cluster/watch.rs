@@ -1,0 +1,139 @@
+//! The objects of one kind: a list, and all changes since.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use flatout_engine::{Severity, report, say};
+use futures_util::StreamExt;
+use kube::Client;
+use kube::core::DynamicObject;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Config, Error, Event, watcher};
+use serde_json::Value;
+
+use super::api_of;
+use crate::kinds::ObjectKey;
+use crate::objects::{Insertion, Kind, Objects};
+use crate::store::Store;
+
+/// Secrets of these types have neither certificates nor users, and there are many of them.
+const SECRETS: &str = "type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1";
+
+/// Follows a kind for as long as the process lives. `is_synced` is called once, after the first list.
+pub(super) async fn follow(client: Client, kind: &'static Kind, store: Arc<Store>, is_synced: impl FnOnce()) {
+    let config = match kind.name {
+        "Secret" => Config::default().fields(SECRETS),
+        _ => Config::default(),
+    };
+    let mut events = pin!(watcher(api_of(&client, kind), config).default_backoff());
+    let mut is_synced = Some(is_synced);
+    let mut listed = Vec::new();
+    let mut fault = String::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => listed.push(object),
+            Ok(Event::InitDone) => {
+                replace(&store, kind, std::mem::take(&mut listed));
+                if let Some(is_synced) = is_synced.take() {
+                    is_synced();
+                }
+            }
+            Ok(Event::Apply(object)) => {
+                store.change(|objects| {
+                    insert(objects, kind, object).is_some_and(|(_, has_changed)| has_changed)
+                });
+            }
+            Ok(Event::Delete(object)) => {
+                let key = key_of(&object);
+                store.change(|objects| objects.remove(kind, &key));
+            }
+            Err(error) => {
+                let is_unknown = is_unknown(&error);
+                let text = format!("{}: {}", kind.plural, chain(&error));
+                if text != fault {
+                    report(
+                        Severity::Warning,
+                        format_args!("{text}; what was read stays in use, and it is tried again"),
+                    );
+                }
+                fault = text;
+                // The custom resource is not installed: the others are served.
+                if is_unknown && let Some(is_synced) = is_synced.take() {
+                    is_synced();
+                }
+                continue;
+            }
+        }
+        if !std::mem::take(&mut fault).is_empty() {
+            say(format_args!("{}: the API server responds again", kind.plural));
+        }
+    }
+}
+
+/// Whether the API server does not have the kind.
+fn is_unknown(error: &Error) -> bool {
+    match error {
+        Error::InitialListFailed(kube::Error::Api(status)) => status.code == 404,
+        _ => false,
+    }
+}
+
+/// Replaces all objects of a kind: those that are not in the list were deleted meanwhile.
+fn replace(store: &Store, kind: &'static Kind, listed: Vec<DynamicObject>) {
+    store.change(|objects| {
+        let mut former = objects.keys(kind);
+        let mut has_changed = false;
+        for object in listed {
+            let key = key_of(&object);
+            former.retain(|it| *it != key);
+            has_changed |= insert(objects, kind, object).is_some_and(|(_, has_changed)| has_changed);
+        }
+        for key in &former {
+            has_changed |= objects.remove(kind, key);
+        }
+        has_changed
+    });
+}
+
+/// Inserts an object. Returns whether it differs from the one before; none if it is malformed, and the one before stays.
+fn insert(objects: &mut Objects, kind: &'static Kind, object: DynamicObject) -> Option<(ObjectKey, bool)> {
+    let key = key_of(&object);
+    let mut value = serde_json::to_value(object).ok()?;
+    // Items of lists have neither.
+    let version = match kind.group {
+        "" => kind.version.to_owned(),
+        group => format!("{group}/{}", kind.version),
+    };
+    value["kind"] = Value::String(kind.name.to_owned());
+    value["apiVersion"] = Value::String(version);
+    match objects.insert(value) {
+        Ok(inserted) => Some((key, matches!(inserted, Insertion::Changed(..)))),
+        Err(why) => {
+            report(Severity::Warning, format_args!("{why}"));
+            None
+        }
+    }
+}
+
+fn key_of(object: &DynamicObject) -> ObjectKey {
+    let metadata = &object.metadata;
+    ObjectKey::new(
+        metadata.namespace.as_deref().unwrap_or_default(),
+        metadata.name.as_deref().unwrap_or_default(),
+    )
+}
+
+/// An error with its causes.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let shown = error.to_string();
+        if !text.contains(&shown) {
+            text = format!("{text}: {shown}");
+        }
+        cause = error.source();
+    }
+    text
+}

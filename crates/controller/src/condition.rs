@@ -1,0 +1,83 @@
+//! Conditions in the status of objects.
+
+use serde_json::{Value, json};
+
+use crate::kinds::ObjectKey;
+use crate::objects::Kind;
+
+/// A condition, as the standard names it. The time of its last change is added by whoever writes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// Its type, such as `Accepted`.
+    pub name: &'static str,
+    /// Whether it is true.
+    pub is_true: bool,
+    /// The reason, one of the standard's words.
+    pub reason: &'static str,
+    /// The reason in words.
+    pub message: String,
+}
+
+impl Condition {
+    /// A condition that is true, with its name as the reason.
+    pub fn good(name: &'static str) -> Condition {
+        Condition { name, is_true: true, reason: name, message: String::new() }
+    }
+
+    /// A condition that is false.
+    pub fn bad(name: &'static str, reason: &'static str, message: impl Into<String>) -> Condition {
+        Condition { name, is_true: false, reason, message: message.into() }
+    }
+
+    /// As the API server takes it.
+    pub(crate) fn json(&self, generation: i64) -> Value {
+        json!({
+            "type": self.name,
+            "status": if self.is_true { "True" } else { "False" },
+            "reason": self.reason,
+            "message": self.message,
+            "observedGeneration": generation,
+        })
+    }
+}
+
+/// The status of an object, to be written back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StatusUpdate {
+    /// The kind.
+    pub kind: &'static Kind,
+    /// The object.
+    pub key: ObjectKey,
+    /// What the field `status` gets; other controllers' entries of `parents` are kept.
+    pub status: Value,
+    /// What is wrong with it and has no place in its status.
+    pub notes: Vec<String>,
+}
+
+impl StatusUpdate {
+    /// What is wrong with it: conditions that are false, as `Accepted Reason`, and notes.
+    pub fn faults(&self) -> Vec<String> {
+        let mut found = self.notes.clone();
+        collect_faults(&self.status, &mut found);
+        found
+    }
+}
+
+fn collect_faults(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            let text = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default();
+            // Only `Conflicted` and `PartiallyInvalid` are bad when they are true.
+            let is_inverse = matches!(text("type"), "Conflicted" | "PartiallyInvalid");
+            let is_fault = if is_inverse { text("status") == "True" } else { text("status") == "False" };
+            if map.contains_key("reason") && is_fault {
+                let message = text("message");
+                let separator = if message.is_empty() { "" } else { ": " };
+                found.push(format!("{} {}{separator}{message}", text("type"), text("reason")));
+            }
+            map.values().for_each(|value| collect_faults(value, found));
+        }
+        Value::Array(list) => list.iter().for_each(|value| collect_faults(value, found)),
+        _ => {}
+    }
+}

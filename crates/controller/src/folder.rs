@@ -1,0 +1,194 @@
+//! Objects from a folder of YAML files, which is read again when a file changes.
+//!
+//! A file that cannot be read, or is not YAML, leaves the objects that it had before: it may be half written.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use std::{fs, io, thread};
+
+use flatout_engine::{Severity, report};
+use serde_json::Value;
+
+use crate::objects::{Insertion, Objects};
+use crate::store::Store;
+use crate::yaml;
+
+/// The time between two looks at the folder. It is a system call for each file.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Files of a folder.
+const FILES_MAX: usize = 10_000;
+
+/// Bytes of a file.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// A folder, and what was read from it.
+struct ObjectFolder {
+    path: PathBuf,
+    files: BTreeMap<PathBuf, ObjectFile>,
+}
+
+struct ObjectFile {
+    stamp: Stamp,
+    objects: Vec<Value>,
+}
+
+/// Another one means that the file has changed.
+type Stamp = (Option<SystemTime>, u64);
+
+/// Reads all objects of a folder, and follows its changes on a thread of its own.
+///
+/// # Errors
+/// The folder cannot be read, a file is wrong, or there is no thread.
+pub fn follow(path: &Path, store: Arc<Store>) -> Result<(), String> {
+    let mut folder = ObjectFolder { path: path.to_owned(), files: BTreeMap::new() };
+    let (_, faults) =
+        folder.look().map_err(|error| format!("cannot read the folder {}: {error}", path.display()))?;
+    if let Some(fault) = faults.first() {
+        return Err(fault.clone());
+    }
+    let (objects, faults) = folder.objects();
+    if let Some(fault) = faults.first() {
+        return Err(fault.clone());
+    }
+    store.change(|known| {
+        *known = objects;
+        true
+    });
+    let watch = move || {
+        let mut said = Vec::new();
+        loop {
+            thread::sleep(LOOK);
+            let faults = folder.refresh(&store);
+            for fault in faults.iter().filter(|fault| !said.contains(*fault)) {
+                report(Severity::Error, format_args!("{fault}"));
+            }
+            said = faults;
+        }
+    };
+    let named = thread::Builder::new().name("flatout-objects".to_owned());
+    named
+        .spawn(watch)
+        .map(drop)
+        .map_err(|error| format!("cannot start the thread for {}: {error}", path.display()))
+}
+
+impl ObjectFolder {
+    /// Reads what has changed. Returns what is wrong with the files.
+    fn refresh(&mut self, store: &Store) -> Vec<String> {
+        let (has_changed, mut faults) = match self.look() {
+            Ok(seen) => seen,
+            Err(error) => {
+                return vec![format!(
+                    "cannot read the folder {}: {error}; its objects stay",
+                    self.path.display()
+                )];
+            }
+        };
+        if has_changed {
+            let (objects, wrong) = self.objects();
+            faults.extend(wrong);
+            store.change(|known| {
+                *known = objects;
+                true
+            });
+        }
+        faults
+    }
+
+    /// Reads the files that have changed. Returns whether any has, and what is wrong with them.
+    fn look(&mut self) -> io::Result<(bool, Vec<String>)> {
+        let (mut has_changed, mut faults) = (false, Vec::new());
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            let is_yaml = path.extension().is_some_and(|it| it == "yaml" || it == "yml" || it == "json");
+            if is_yaml && found.len() < FILES_MAX {
+                found.push(path);
+            }
+        }
+        let before = self.files.len();
+        self.files.retain(|path, _| found.contains(path));
+        has_changed |= self.files.len() != before;
+        for path in found {
+            // Links are followed: a mounted ConfigMap is a folder of links.
+            let Ok(metadata) = fs::metadata(&path) else { continue };
+            let stamp = (metadata.modified().ok(), metadata.len());
+            let known = self.files.get(&path).map(|file| file.stamp);
+            if !metadata.is_file() || known == Some(stamp) {
+                continue;
+            }
+            match read(&path, metadata.len()) {
+                Ok(objects) => {
+                    self.files.insert(path, ObjectFile { stamp, objects });
+                    has_changed = true;
+                }
+                Err(why) => faults.push(format!("{}: {why}", path.display())),
+            }
+        }
+        Ok((has_changed, faults))
+    }
+
+    /// All objects, and what is wrong with others.
+    fn objects(&self) -> (Objects, Vec<String>) {
+        let (mut objects, mut faults) = (Objects::default(), Vec::new());
+        for (path, file) in &self.files {
+            for value in &file.objects {
+                match objects.insert(value.clone()) {
+                    Ok(Insertion::Changed(..) | Insertion::Same(..) | Insertion::Ignored(_)) => {}
+                    Err(why) => faults.push(format!("{}: {why}", path.display())),
+                }
+            }
+        }
+        (objects, faults)
+    }
+}
+
+fn read(path: &Path, bytes: u64) -> Result<Vec<Value>, String> {
+    if bytes > FILE_BYTES_MAX {
+        return Err(format!("{bytes} bytes; allowed are {FILE_BYTES_MAX}"));
+    }
+    let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
+    yaml::objects(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n";
+
+    fn folder(files: &[(&str, &str)]) -> (tempfile::TempDir, ObjectFolder) {
+        let made = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(made.path().join(name), text).unwrap();
+        }
+        let folder = ObjectFolder { path: made.path().to_owned(), files: BTreeMap::new() };
+        (made, folder)
+    }
+
+    #[test]
+    fn a_broken_file_keeps_its_objects() {
+        let (made, mut folder) = folder(&[("a.yaml", SERVICE), ("notes.txt", "no YAML: [")]);
+        let store = Store::default();
+        assert_eq!(folder.refresh(&store), [""; 0]);
+        assert_eq!(store.read(Objects::count).0, 1);
+        fs::write(made.path().join("a.yaml"), "kind: [").unwrap();
+        let faults = folder.refresh(&store);
+        assert!(faults[0].contains("a.yaml"), "{faults:?}");
+        assert_eq!(store.read(Objects::count).0, 1);
+        fs::remove_file(made.path().join("a.yaml")).unwrap();
+        assert_eq!(folder.refresh(&store), [""; 0]);
+        assert_eq!(store.read(Objects::count).0, 0);
+    }
+
+    #[test]
+    fn a_malformed_object_leaves_the_others_of_its_file() {
+        let (_made, mut folder) = folder(&[("a.yaml", &format!("{SERVICE}---\nkind: Service\n"))]);
+        let store = Store::default();
+        assert_eq!(folder.refresh(&store).len(), 1);
+        assert_eq!(store.read(Objects::count).0, 1);
+    }
+}

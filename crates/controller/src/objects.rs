@@ -1,0 +1,209 @@
+//! All objects that are read, by kind, namespace and name.
+//!
+//! ```text
+//! folder of YAML ──┐                                    ┌─> Translation: plan, servers, statuses
+//!                  ├─ JSON of one object ──> Objects ───┤
+//! API server ──────┘    read: kind, version, fields     └─> (the folder and the API server know nothing of each other)
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::kinds::core::{EndpointSlice, Namespace, Secret, Service};
+use crate::kinds::gateway::{Gateway, GatewayClass, ReferenceGrant};
+use crate::kinds::ingress::{Ingress, IngressClass};
+use crate::kinds::route::{GrpcRoute, HttpRoute};
+use crate::kinds::{GATEWAY_GROUP, ObjectKey};
+
+/// Objects of one kind, by their place.
+pub type Table<T> = BTreeMap<ObjectKey, T>;
+
+/// The namespace of objects in files that name none.
+const NAMESPACE_DEFAULT: &str = "default";
+
+/// A kind of objects that is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    /// Its name.
+    pub name: &'static str,
+    /// Its name in URLs.
+    pub plural: &'static str,
+    /// Its group; empty for the core.
+    pub group: &'static str,
+    /// The version that is watched. All of [`Kind::versions`] have the same fields.
+    pub version: &'static str,
+    /// The versions that files may have.
+    pub versions: &'static [&'static str],
+    /// Whether its objects are in namespaces.
+    pub is_namespaced: bool,
+}
+
+macro_rules! kinds {
+    ($($field:ident: $type:ty = ($name:literal, $plural:literal, $group:expr, $version:literal, $versions:expr, $namespaced:literal),)*) => {
+        /// All kinds that are read.
+        pub const KINDS: &[Kind] = &[$(Kind {
+            name: $name,
+            plural: $plural,
+            group: $group,
+            version: $version,
+            versions: $versions,
+            is_namespaced: $namespaced,
+        }),*];
+
+        /// All objects that are read.
+        #[derive(Debug, Clone, Default)]
+        pub struct Objects {
+            $(#[doc = concat!("Objects of the kind ", $name, ".")]
+            pub $field: Table<$type>,)*
+        }
+
+        impl Objects {
+            fn put(&mut self, kind: &str, key: ObjectKey, value: Value) -> Result<bool, String> {
+                match kind {
+                    $($name => put(&mut self.$field, key, value),)*
+                    _ => Ok(false),
+                }
+            }
+
+            /// Removes an object. Returns whether there was one.
+            pub fn remove(&mut self, kind: &Kind, key: &ObjectKey) -> bool {
+                match kind.name {
+                    $($name => self.$field.remove(key).is_some(),)*
+                    _ => false,
+                }
+            }
+
+            /// The places of all objects of a kind.
+            pub fn keys(&self, kind: &Kind) -> Vec<ObjectKey> {
+                match kind.name {
+                    $($name => self.$field.keys().cloned().collect(),)*
+                    _ => Vec::new(),
+                }
+            }
+
+            /// How many objects there are.
+            pub fn count(&self) -> usize {
+                0 $(+ self.$field.len())*
+            }
+        }
+    };
+}
+
+kinds! {
+    namespaces: Namespace = ("Namespace", "namespaces", "", "v1", &["v1"], false),
+    services: Service = ("Service", "services", "", "v1", &["v1"], true),
+    secrets: Secret = ("Secret", "secrets", "", "v1", &["v1"], true),
+    slices: EndpointSlice = ("EndpointSlice", "endpointslices", "discovery.k8s.io", "v1", &["v1"], true),
+    ingress_classes: IngressClass = ("IngressClass", "ingressclasses", "networking.k8s.io", "v1", &["v1"], false),
+    ingresses: Ingress = ("Ingress", "ingresses", "networking.k8s.io", "v1", &["v1"], true),
+    gateway_classes: GatewayClass = ("GatewayClass", "gatewayclasses", GATEWAY_GROUP, "v1", &["v1", "v1beta1"], false),
+    gateways: Gateway = ("Gateway", "gateways", GATEWAY_GROUP, "v1", &["v1", "v1beta1"], true),
+    http_routes: HttpRoute = ("HTTPRoute", "httproutes", GATEWAY_GROUP, "v1", &["v1", "v1beta1"], true),
+    grpc_routes: GrpcRoute = ("GRPCRoute", "grpcroutes", GATEWAY_GROUP, "v1", &["v1"], true),
+    grants: ReferenceGrant = ("ReferenceGrant", "referencegrants", GATEWAY_GROUP, "v1beta1", &["v1", "v1beta1"], true),
+}
+
+/// What was done with an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Insertion {
+    /// It was added, or differs from the one that was there.
+    Changed(&'static Kind, ObjectKey),
+    /// The same was there already.
+    Same(&'static Kind, ObjectKey),
+    /// It is of a kind that is not read.
+    Ignored(String),
+}
+
+impl Objects {
+    /// Adds or replaces an object, given as the API server or a file has it.
+    ///
+    /// # Errors
+    /// It has no kind or name, or a field of another type.
+    pub fn insert(&mut self, mut value: Value) -> Result<Insertion, String> {
+        let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let (version, kind_name) = (text("/apiVersion"), text("/kind").to_owned());
+        let kind_name = kind_name.as_str();
+        if kind_name.is_empty() || version.is_empty() {
+            return Err("an object without `kind` and `apiVersion`; need both".to_owned());
+        }
+        let Some(kind) = find_kind(version, kind_name) else {
+            return Ok(Insertion::Ignored(format!("{kind_name} of {version}")));
+        };
+        let name = text("/metadata/name");
+        if name.is_empty() {
+            return Err(format!("{kind_name}: an object without a name; need metadata.name"));
+        }
+        let namespace = match (kind.is_namespaced, text("/metadata/namespace")) {
+            (false, _) => "",
+            (true, "") => NAMESPACE_DEFAULT,
+            (true, namespace) => namespace,
+        };
+        let key = ObjectKey::new(namespace, name);
+        if let Some(Value::Object(metadata)) = value.get_mut("metadata") {
+            metadata.insert("namespace".to_owned(), Value::String(key.namespace.clone()));
+        }
+        let changed = self.put(kind.name, key.clone(), value);
+        let changed = changed.map_err(|why| format!("{kind_name} {key}: {why}"))?;
+        Ok(if changed { Insertion::Changed(kind, key) } else { Insertion::Same(kind, key) })
+    }
+}
+
+/// The kind of this name, in one of its versions.
+pub fn find_kind(api_version: &str, name: &str) -> Option<&'static Kind> {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    KINDS.iter().find(|it| it.name == name && it.group == group && it.versions.contains(&version))
+}
+
+fn put<T: DeserializeOwned + PartialEq>(
+    table: &mut Table<T>,
+    key: ObjectKey,
+    value: Value,
+) -> Result<bool, String> {
+    let object: T = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    if table.get(&key) == Some(&object) {
+        return Ok(false);
+    }
+    table.insert(key, object);
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn objects_are_read_by_kind_and_version() {
+        let mut objects = Objects::default();
+        let service =
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a", "labels": null}});
+        let key = ObjectKey::new("default", "a");
+        let kind = find_kind("v1", "Service").unwrap();
+        assert_eq!(objects.insert(service.clone()), Ok(Insertion::Changed(kind, key.clone())));
+        assert_eq!(objects.insert(service), Ok(Insertion::Same(kind, key.clone())));
+        assert_eq!(objects.count(), 1);
+        assert!(objects.remove(kind, &key));
+        assert!(!objects.remove(kind, &key));
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}});
+        assert_eq!(objects.insert(pod), Ok(Insertion::Ignored("Pod of v1".to_owned())));
+    }
+
+    #[test]
+    fn malformed_objects_are_refused_with_their_name() {
+        let mut objects = Objects::default();
+        for (value, reason) in [
+            (json!({"kind": "Service"}), "without `kind` and `apiVersion`"),
+            (json!({"apiVersion": "v1", "kind": "Service"}), "Service: an object without a name"),
+            (
+                json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"ports": [{"port": 70000}]}}),
+                "Service default/a: invalid value",
+            ),
+        ] {
+            let why = objects.insert(value).unwrap_err();
+            assert!(why.contains(reason), "{why}");
+        }
+        assert_eq!(objects.count(), 0);
+    }
+}

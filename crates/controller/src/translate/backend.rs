@@ -1,0 +1,191 @@
+//! Where requests go: services become upstreams. Rules with the same service, port and settings share one, with its connections
+//! and its health.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use flatout_proxy::{Balance, Protocol, Tls, Upstream};
+
+use super::endpoint::Endpoints;
+use super::grant::{Referrer, is_granted};
+use crate::condition::Condition;
+use crate::kinds::ObjectKey;
+use crate::kinds::route::BackendRef;
+use crate::objects::Objects;
+
+/// How the servers of a service are used.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct UpstreamOptions {
+    /// HTTP/2 without TLS.
+    pub(super) is_h2c: bool,
+    /// With TLS, whose certificates are not checked: ingresses have no way to name an authority.
+    pub(super) is_tls: bool,
+    /// The time limit of requests as a whole.
+    pub(super) request_time: Option<Duration>,
+    /// How long a server may be silent.
+    pub(super) read_time: Option<Duration>,
+    pub(super) connect_time: Option<Duration>,
+    pub(super) send_time: Option<Duration>,
+    /// Clients stay with their server by this cookie.
+    pub(super) cookie: Option<String>,
+}
+
+/// The upstreams of a plan.
+pub(super) struct Upstreams<'o> {
+    objects: &'o Objects,
+    endpoints: Endpoints<'o>,
+    indices: BTreeMap<String, usize>,
+    pub(super) list: Vec<Upstream>,
+}
+
+/// A reference that leads nowhere: its share of requests gets 500.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unresolved {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+impl Unresolved {
+    pub(super) fn condition(&self) -> Condition {
+        Condition::bad("ResolvedRefs", self.reason, self.message.clone())
+    }
+}
+
+impl<'o> Upstreams<'o> {
+    pub(super) fn new(objects: &'o Objects) -> Upstreams<'o> {
+        Upstreams { objects, endpoints: Endpoints::new(objects), indices: BTreeMap::new(), list: Vec::new() }
+    }
+
+    /// The upstream of a reference in a route; its index.
+    pub(super) fn of_reference(
+        &mut self,
+        from: Referrer<'_>,
+        reference: &BackendRef,
+        options: &UpstreamOptions,
+    ) -> Result<usize, Unresolved> {
+        let unresolved = |reason, message: String| Err(Unresolved { reason, message });
+        let (group, kind) =
+            (reference.group.as_deref().unwrap_or_default(), reference.kind.as_deref().unwrap_or("Service"));
+        if !(group.is_empty() || group == "core") || kind != "Service" {
+            return unresolved(
+                "InvalidKind",
+                format!("a backend of the kind {kind}; only Services are supported"),
+            );
+        }
+        let key = ObjectKey::new(reference.namespace.as_deref().unwrap_or(from.namespace), &reference.name);
+        if !is_granted(self.objects, from, "Service", &key) {
+            let message =
+                format!("the Service {key} is in another namespace, and no ReferenceGrant there allows it");
+            return unresolved("RefNotPermitted", message);
+        }
+        let Some(port) = reference.port else {
+            return unresolved("BackendNotFound", format!("the reference to the Service {key} has no port"));
+        };
+        self.of_service(&key, port, options)
+    }
+
+    /// The upstream of a service; its index.
+    pub(super) fn of_service(
+        &mut self,
+        key: &ObjectKey,
+        port: u16,
+        options: &UpstreamOptions,
+    ) -> Result<usize, Unresolved> {
+        let unresolved = |reason, message: String| Err(Unresolved { reason, message });
+        let Some(service) = self.objects.services.get(key) else {
+            return unresolved("BackendNotFound", format!("there is no Service {key}"));
+        };
+        if service.spec.kind == "ExternalName" {
+            return unresolved(
+                "UnsupportedValue",
+                format!("the Service {key} is an ExternalName, which is not supported"),
+            );
+        }
+        let Some(known) = service.spec.ports.iter().find(|it| it.port == port) else {
+            let ports: Vec<String> = service.spec.ports.iter().map(|it| it.port.to_string()).collect();
+            let ports = if ports.is_empty() { "none".to_owned() } else { ports.join(", ") };
+            return unresolved(
+                "BackendNotFound",
+                format!("the Service {key} has no port {port}; it has {ports}"),
+            );
+        };
+        let mut options = options.clone();
+        match known.app_protocol.as_deref() {
+            Some("kubernetes.io/h2c") => options.is_h2c = true,
+            None | Some("http" | "kubernetes.io/ws" | "") => {}
+            Some("https") => options.is_tls = true,
+            Some("kubernetes.io/wss") => {
+                let message =
+                    format!("the Service {key} has the protocol kubernetes.io/wss, which is not supported");
+                return unresolved("UnsupportedProtocol", message);
+            }
+            // Names such as `grpc` or `redis` are hints for people, and the standard leaves them open.
+            Some(_) => {}
+        }
+        let name = options.named(key, port);
+        if let Some(known) = self.indices.get(&name) {
+            return Ok(*known);
+        }
+        let servers = self.endpoints.servers(key, &known.name);
+        let at = self.list.len();
+        self.indices.insert(name.clone(), at);
+        self.list.push(options.upstream(&name, servers));
+        Ok(at)
+    }
+
+    /// The number of a service's port.
+    pub(super) fn port_named(&self, key: &ObjectKey, name: &str) -> Option<u16> {
+        let service = self.objects.services.get(key)?;
+        service.spec.ports.iter().find(|it| it.name == name).map(|it| it.port)
+    }
+}
+
+impl UpstreamOptions {
+    /// The name of the upstream, from which follows everything that distinguishes it.
+    fn named(&self, key: &ObjectKey, port: u16) -> String {
+        let mut name = format!("{key}:{port}");
+        let UpstreamOptions { is_h2c, is_tls, request_time, read_time, connect_time, send_time, cookie } =
+            self;
+        let mut add = |text: String| {
+            let separator = if name.contains('?') { ',' } else { '?' };
+            let _ = write!(name, "{separator}{text}");
+        };
+        let flags = [(*is_h2c, "h2c"), (*is_tls, "tls")];
+        flags.iter().filter(|(is_set, _)| *is_set).for_each(|(_, name)| add((*name).to_owned()));
+        let times =
+            [("request", request_time), ("read", read_time), ("connect", connect_time), ("send", send_time)];
+        for (name, time) in times {
+            if let Some(time) = time {
+                add(format!("{name}={}ms", time.as_millis()));
+            }
+        }
+        if let Some(cookie) = cookie {
+            add(format!("cookie={cookie}"));
+        }
+        name
+    }
+
+    fn upstream(&self, name: &str, mut servers: Vec<flatout_proxy::Server>) -> Upstream {
+        if self.is_tls {
+            let tls = Tls { name: None, authorities: None, verify: false, certificate: None };
+            servers.iter_mut().for_each(|server| server.tls = Some(tls.clone()));
+        }
+        let mut upstream = Upstream::new(name, servers);
+        if self.is_h2c {
+            upstream.protocol = Protocol::H2c { streams_max: Protocol::STREAMS_MAX };
+        }
+        upstream.request_time_max = self.request_time;
+        for (from, to) in [
+            (self.read_time, &mut upstream.read_time_max),
+            (self.connect_time, &mut upstream.connect_time_max),
+            (self.send_time, &mut upstream.send_time_max),
+        ] {
+            *to = from.unwrap_or(*to);
+        }
+        if let Some(cookie) = &self.cookie {
+            upstream.balance = Balance::Sticky { cookie: cookie.clone() };
+        }
+        upstream
+    }
+}

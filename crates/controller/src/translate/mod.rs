@@ -1,0 +1,302 @@
+//! Objects in, a plan out: a pure function.
+//!
+//! ```text
+//! Gateways ── listener: valid, bound, certificates ──> listeners ─┐
+//! routes ──── attach: parents, namespaces, host names ────────────┼─> sites, one for each address and host name
+//!        ──── rule: matching, filter, backend ── upstreams ───────┤
+//! Ingresses ──────────────────────────────────────────────────────┘   statuses, for whoever writes them back
+//! ```
+//!
+//! A mistake in an object never stops the others: it is in the status of its object, and its requests get 500.
+
+mod annotation;
+mod attach;
+mod backend;
+mod certificate;
+mod endpoint;
+mod filter;
+mod grant;
+mod hostname;
+mod ingress;
+mod listener;
+mod precedence;
+mod rule;
+mod site;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use flatout_server::SiteListen;
+use flatout_site::plan as site_plan;
+use flatout_tls::Profile;
+use serde_json::{Value, json};
+
+use self::attach::{Attachment, RouteHead, RuleFaults, attach, parents_status};
+use self::backend::{UpstreamOptions, Upstreams};
+pub use self::certificate::Files;
+use self::filter::ListenerOrigin;
+use self::grant::Referrer;
+use self::ingress::IngressParts;
+use self::listener::GatewayState;
+use self::precedence::RequestMatch;
+use self::rule::{CommonRule, ResolvedRule, duration};
+use self::site::Sites;
+use crate::condition::{Condition, StatusUpdate};
+use crate::kinds::route::{GrpcMatch, GrpcRule, HttpMatch, HttpRule, RouteSpec};
+use crate::kinds::{GATEWAY_GROUP, Object};
+use crate::objects::{Objects, find_kind};
+
+/// The name of this controller in classes.
+pub const CONTROLLER_NAME: &str = "flatout.dev/controller";
+
+/// What the translation depends on, apart from objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The name in the classes that this controller serves.
+    pub controller_name: String,
+    /// The addresses at which gateways are bound. Gateways share the last one if there are more of them.
+    pub addresses: Vec<IpAddr>,
+    /// The addresses in the status of gateways, if not those above: of a load balancer, or a name.
+    pub published: Vec<String>,
+    /// Where `/healthz` and `/readyz` are served.
+    pub health: Option<SocketAddr>,
+    /// Addresses that the machine refuses for now: listeners there are not served.
+    pub refused: BTreeSet<SocketAddr>,
+    /// The folder for certificates.
+    pub folder: PathBuf,
+}
+
+/// What is served for some objects.
+#[derive(Debug, Clone)]
+pub struct Translation {
+    /// Sites and upstreams.
+    pub sites: site_plan::Plan,
+    /// The addresses of each site.
+    pub site_listen: Vec<Vec<SiteListen>>,
+    /// The certificates of each site.
+    pub site_secure: Vec<Option<Profile>>,
+    /// Files that are written before.
+    pub files: Files,
+    /// The statuses of all objects of this controller.
+    pub statuses: Vec<StatusUpdate>,
+}
+
+/// Translates all objects.
+pub fn translate(objects: &Objects, settings: &Settings) -> Translation {
+    let mut files = Files::below(&settings.folder);
+    let mut statuses = class_statuses(objects, settings);
+    let mut gateways = listener::gateways(objects, settings, &mut files);
+    let mut upstreams = Upstreams::new(objects);
+    let mut sites = Sites::default();
+    sites.add_listeners(&gateways);
+    let parts = &mut Parts {
+        objects,
+        settings,
+        gateways: &mut gateways,
+        upstreams: &mut upstreams,
+        sites: &mut sites,
+    };
+    let mut routes: Vec<AnyRoute<'_>> = objects.http_routes.values().map(AnyRoute::Http).collect();
+    routes.extend(objects.grpc_routes.values().map(AnyRoute::Grpc));
+    routes.sort_by(|one, other| one.head().metadata.age().cmp(&other.head().metadata.age()));
+    for (age, route) in routes.iter().enumerate() {
+        statuses.extend(parts.add(route, age));
+    }
+    statuses.extend(gateways.iter().filter_map(|gateway| gateway.status(settings)));
+    let mut rates = Vec::new();
+    let ingresses = IngressParts {
+        objects,
+        settings,
+        upstreams: &mut upstreams,
+        sites: &mut sites,
+        files: &mut files,
+        rates: &mut rates,
+    };
+    statuses.extend({ ingresses }.add_all());
+    sites.add_health(settings.health);
+    let (sites, site_listen, site_secure) = sites.finish(upstreams.list, rates);
+    Translation { sites, site_listen, site_secure, files, statuses }
+}
+
+/// A route of a kind.
+enum AnyRoute<'o> {
+    Http(&'o Object<RouteSpec<HttpRule>>),
+    Grpc(&'o Object<RouteSpec<GrpcRule>>),
+}
+
+/// What routes are added to.
+struct Parts<'p, 'o> {
+    objects: &'o Objects,
+    settings: &'p Settings,
+    gateways: &'p mut Vec<GatewayState<'o>>,
+    upstreams: &'p mut Upstreams<'o>,
+    sites: &'p mut Sites,
+}
+
+impl Parts<'_, '_> {
+    /// Adds a route. Returns its status, if a parent is of this controller.
+    fn add(&mut self, route: &AnyRoute<'_>, age: usize) -> Option<StatusUpdate> {
+        let head = route.head();
+        let (attachments, parents) = attach(head, self.gateways, self.objects);
+        if parents.is_empty() {
+            return None;
+        }
+        let from = Referrer { group: GATEWAY_GROUP, kind: head.kind, namespace: &head.metadata.namespace };
+        let mut faults = RuleFaults::default();
+        for rule in route.rules() {
+            let rule = match rule {
+                Ok(rule) => ResolvedRule::new(rule, from, self.upstreams, &mut faults),
+                Err(why) => {
+                    faults.unsupported.push(why);
+                    continue;
+                }
+            };
+            match self.serve(&rule, &attachments, age) {
+                Ok(()) => faults.good += 1,
+                Err(why) => faults.unsupported.push(why),
+            }
+        }
+        if route.rules_count() == 0 {
+            faults.good += 1;
+        }
+        let status = parents_status(head, &parents, &faults, self.settings);
+        let kind = find_kind(&format!("{GATEWAY_GROUP}/v1"), head.kind)?;
+        Some(StatusUpdate { kind, key: head.metadata.key(), status, notes: Vec::new() })
+    }
+
+    /// Serves a rule at all listeners that its route is attached to.
+    fn serve(&mut self, rule: &ResolvedRule, attachments: &[Attachment], age: usize) -> Result<(), String> {
+        // Also without an attachment: whether it is supported does not depend on listeners.
+        rule.routes(ListenerOrigin { is_https: false, port: 80 }, age)?;
+        for attachment in attachments {
+            let listener = &self.gateways[attachment.gateway].listeners[attachment.listener];
+            let Some(bind) = listener.bind else { continue };
+            let origin = ListenerOrigin { is_https: listener.is_https(), port: listener.listener.port };
+            let routes = rule.routes(origin, age)?;
+            for hostname in &attachment.hostnames {
+                self.sites.add_routes((bind, &listener.hostname), hostname, &routes);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AnyRoute<'_> {
+    fn head(&self) -> RouteHead<'_> {
+        match self {
+            AnyRoute::Http(route) => RouteHead {
+                kind: "HTTPRoute",
+                metadata: &route.metadata,
+                parents: &route.spec.parent_refs,
+                hostnames: &route.spec.hostnames,
+            },
+            AnyRoute::Grpc(route) => RouteHead {
+                kind: "GRPCRoute",
+                metadata: &route.metadata,
+                parents: &route.spec.parent_refs,
+                hostnames: &route.spec.hostnames,
+            },
+        }
+    }
+
+    fn rules_count(&self) -> usize {
+        match self {
+            AnyRoute::Http(route) => route.spec.rules.len(),
+            AnyRoute::Grpc(route) => route.spec.rules.len(),
+        }
+    }
+
+    /// Its rules in the form that all kinds have in common, or what is not supported.
+    fn rules(&self) -> Vec<Result<CommonRule, String>> {
+        let (kind, key) = (self.head().kind, self.head().metadata.key());
+        let name = |at: usize| format!("{kind}/{key}/{at}");
+        match self {
+            AnyRoute::Http(route) => {
+                route.spec.rules.iter().enumerate().map(|(at, rule)| http_rule(rule, name(at))).collect()
+            }
+            AnyRoute::Grpc(route) => {
+                route.spec.rules.iter().enumerate().map(|(at, rule)| grpc_rule(rule, name(at))).collect()
+            }
+        }
+    }
+}
+
+fn http_rule(rule: &HttpRule, name: String) -> Result<CommonRule, String> {
+    let any = [HttpMatch::default()];
+    let matches = if rule.matches.is_empty() { &any[..] } else { &rule.matches };
+    let timeouts = rule.timeouts.clone().unwrap_or_default();
+    let time = |text: &Option<String>| text.as_deref().map_or(Ok(None), duration);
+    let options = UpstreamOptions {
+        request_time: time(&timeouts.request)?,
+        read_time: time(&timeouts.backend_request)?,
+        ..UpstreamOptions::default()
+    };
+    Ok(CommonRule {
+        name,
+        matches: matches.iter().map(RequestMatch::of_http).collect::<Result<_, _>>()?,
+        filters: rule.filters.clone(),
+        backends: rule.backend_refs.clone(),
+        options,
+    })
+}
+
+fn grpc_rule(rule: &GrpcRule, name: String) -> Result<CommonRule, String> {
+    let any = [GrpcMatch::default()];
+    let matches = if rule.matches.is_empty() { &any[..] } else { &rule.matches };
+    Ok(CommonRule {
+        name,
+        matches: matches.iter().map(RequestMatch::of_grpc).collect::<Result<_, _>>()?,
+        filters: rule.filters.clone(),
+        backends: rule.backend_refs.clone(),
+        options: UpstreamOptions { is_h2c: true, ..UpstreamOptions::default() },
+    })
+}
+
+/// The statuses of the classes of this controller.
+fn class_statuses(objects: &Objects, settings: &Settings) -> Vec<StatusUpdate> {
+    let Some(kind) = find_kind(&format!("{GATEWAY_GROUP}/v1"), "GatewayClass") else { return Vec::new() };
+    let ours = objects
+        .gateway_classes
+        .values()
+        .filter(|class| class.spec.controller_name == settings.controller_name);
+    let status = |class: &Object<crate::kinds::gateway::GatewayClassSpec>| {
+        let generation = class.metadata.generation;
+        let accepted = match &class.spec.parameters_ref {
+            None => Condition::good("Accepted"),
+            Some(_) => {
+                Condition::bad("Accepted", "InvalidParameters", "parametersRef is not supported; remove it")
+            }
+        };
+        let features: Vec<Value> = FEATURES.iter().map(|name| json!({"name": name})).collect();
+        let status = json!({"conditions": [accepted.json(generation)], "supportedFeatures": features});
+        StatusUpdate { kind, key: class.metadata.key(), status, notes: Vec::new() }
+    };
+    ours.map(status).collect()
+}
+
+/// The features of the Gateway API that are supported, in the standard's order: sorted by name.
+pub const FEATURES: &[&str] = &[
+    "GRPCRoute",
+    "Gateway",
+    "GatewayPort8080",
+    "HTTPRoute",
+    "HTTPRouteBackendProtocolH2C",
+    "HTTPRouteBackendProtocolWebSocket",
+    "HTTPRouteBackendRequestHeaderModification",
+    "HTTPRouteBackendTimeout",
+    "HTTPRouteCORS",
+    "HTTPRouteHostRewrite",
+    "HTTPRouteMethodMatching",
+    "HTTPRouteParentRefPort",
+    "HTTPRoutePathRedirect",
+    "HTTPRoutePathRewrite",
+    "HTTPRoutePortRedirect",
+    "HTTPRouteQueryParamMatching",
+    "HTTPRouteRequestTimeout",
+    "HTTPRouteResponseHeaderModification",
+    "HTTPRouteSchemeRedirect",
+    "ReferenceGrant",
+];

@@ -1,0 +1,200 @@
+//! Sites: one for each address and host name.
+//!
+//! A listener with a more specific host name has its names for itself: routes of another listener do not serve them.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use flatout_engine::{Address, Listen};
+use flatout_proxy::Upstream;
+use flatout_server::SiteListen;
+use flatout_site::plan::{
+    self as site_plan, Action, Host, PathMatch, Rate, Route, Site, SiteListener, Template,
+};
+use flatout_site::{Place, check};
+use flatout_tls::{Identity, Profile};
+
+use super::hostname::HostName;
+use super::listener::GatewayState;
+use super::rule::RankedRoute;
+
+/// The sites of a plan, while it is made.
+#[derive(Default)]
+pub(super) struct Sites {
+    /// The listeners' own host names at each address.
+    listeners: BTreeMap<SocketAddr, Vec<ListenerSite>>,
+    sites: BTreeMap<(SocketAddr, HostName), SiteDraft>,
+    health: Option<SocketAddr>,
+}
+
+struct ListenerSite {
+    hostname: HostName,
+    identities: Vec<Identity>,
+    is_https: bool,
+}
+
+#[derive(Default)]
+struct SiteDraft {
+    routes: Vec<RankedRoute>,
+}
+
+impl Sites {
+    /// Adds the sites of all listeners: requests for a host name without routes get 404.
+    pub(super) fn add_listeners(&mut self, gateways: &[GatewayState<'_>]) {
+        for listener in gateways.iter().flat_map(|gateway| &gateway.listeners) {
+            let Some(bind) = listener.bind else { continue };
+            // Listeners with another protocol than an older one are not bound.
+            let _ =
+                self.add_listener(bind, listener.hostname.clone(), &listener.identities, listener.is_https());
+        }
+    }
+
+    /// Adds the site of a listener. Returns whether the address has its protocol.
+    pub(super) fn add_listener(
+        &mut self,
+        bind: SocketAddr,
+        hostname: HostName,
+        identities: &[Identity],
+        is_https: bool,
+    ) -> bool {
+        let here = self.listeners.entry(bind).or_default();
+        if here.iter().any(|it| it.is_https != is_https) {
+            return false;
+        }
+        self.sites.entry((bind, hostname.clone())).or_default();
+        match here.iter_mut().find(|it| it.hostname == hostname) {
+            // Listeners of several gateways share an address.
+            Some(known) => {
+                let new = identities.iter().filter(|it| !known.identities.contains(it)).cloned();
+                known.identities.extend(new.collect::<Vec<_>>());
+            }
+            None => here.push(ListenerSite { hostname, identities: identities.to_vec(), is_https }),
+        }
+        true
+    }
+
+    /// Adds routes of a listener for a host name, unless a more specific listener has the name.
+    pub(super) fn add_routes(
+        &mut self,
+        (bind, of_listener): (SocketAddr, &HostName),
+        hostname: &HostName,
+        routes: &[RankedRoute],
+    ) {
+        if self.listener_of(bind, hostname).is_none_or(|listener| listener.hostname != *of_listener) {
+            return;
+        }
+        self.sites.entry((bind, hostname.clone())).or_default().routes.extend_from_slice(routes);
+    }
+
+    /// Serves the state of the process at an address of its own.
+    pub(super) fn add_health(&mut self, at: Option<SocketAddr>) {
+        self.health = at;
+    }
+
+    /// The most specific listener for a host name.
+    fn listener_of(&self, bind: SocketAddr, hostname: &HostName) -> Option<&ListenerSite> {
+        let here = self.listeners.get(&bind).map(Vec::as_slice).unwrap_or_default();
+        let fits = here.iter().filter(|it| it.hostname.contains(hostname));
+        fits.max_by_key(|it| match &it.hostname {
+            HostName::Any => (0, 0),
+            HostName::Below(name) => (1, name.len()),
+            HostName::Exact(name) => (2, name.len()),
+        })
+    }
+
+    /// The sites of a plan with these upstreams, their addresses and certificates.
+    pub(super) fn finish(
+        mut self,
+        upstreams: Vec<Upstream>,
+        rates: Vec<Rate>,
+    ) -> (site_plan::Plan, Vec<Vec<SiteListen>>, Vec<Option<Profile>>) {
+        let (mut sites, mut listens, mut secure) = (Vec::new(), Vec::new(), Vec::new());
+        for ((bind, hostname), draft) in std::mem::take(&mut self.sites) {
+            let listener = self.listener_of(bind, &hostname);
+            let is_https = listener.is_some_and(|it| it.is_https);
+            let profile = listener
+                .filter(|_| is_https)
+                .map(|listener| Profile { identities: listener.identities.clone(), ..Profile::default() });
+            sites.push(site(&format!("{hostname}:{}", bind.port()), hostname.host(), ordered(draft.routes)));
+            listens.push(vec![at(bind, !is_https)]);
+            secure.push(profile);
+        }
+        // Requests for other host names get 404, as the standard demands, and not 421.
+        for (bind, here) in &self.listeners {
+            let is_https = here.iter().any(|it| it.is_https);
+            if !here.iter().any(|it| it.hostname == HostName::Any) {
+                sites.push(site(&format!("other:{}", bind.port()), Host::Any, Vec::new()));
+                listens.push(vec![at(*bind, !is_https)]);
+                secure.push(None);
+            }
+        }
+        if let Some(bind) = self.health {
+            let page = |path: &str, body: &str| Route {
+                name: path.to_owned(),
+                ..Route::new(
+                    PathMatch::Exact(path.to_owned()),
+                    Action::Respond {
+                        status: 200,
+                        content_type: "text/plain".to_owned(),
+                        body: Template::text(body),
+                    },
+                )
+            };
+            sites.push(site("health", Host::Any, vec![page("/healthz", "ok\n"), page("/readyz", "ok\n")]));
+            listens.push(vec![at(bind, true)]);
+            secure.push(None);
+        }
+        number(&mut sites, &listens);
+        let mut plan = site_plan::Plan { upstreams, rates, sites, ..site_plan::Plan::default() };
+        remove_faulty(&mut plan);
+        (plan, listens, secure)
+    }
+}
+
+fn site(name: &str, host: Host, routes: Vec<Route>) -> Site {
+    Site { name: name.to_owned(), hosts: vec![host], routes, ..Site::default() }
+}
+
+fn at(bind: SocketAddr, is_plain: bool) -> SiteListen {
+    SiteListen { listen: Listen { is_plain, ..Listen::from(Address::Tcp(bind)) }, is_default: false }
+}
+
+/// Numbers the addresses, so that the sites can be checked. A server that takes the plan numbers them anew.
+fn number(sites: &mut [Site], listens: &[Vec<SiteListen>]) {
+    let mut known: Vec<&Address> = Vec::new();
+    for (site, own) in sites.iter_mut().zip(listens) {
+        for SiteListen { listen, is_default } in own {
+            let at = known.iter().position(|it| **it == listen.address).unwrap_or(known.len());
+            if at == known.len() {
+                known.push(&listen.address);
+            }
+            let number = u16::try_from(at + 1).unwrap_or(u16::MAX);
+            site.listeners.push(SiteListener { number, is_default: *is_default });
+        }
+    }
+}
+
+/// Routes in the order in which they are tried: of those for the same paths, the most specific first, then the oldest.
+fn ordered(mut routes: Vec<RankedRoute>) -> Vec<Route> {
+    // Stable: matches of one rule, and shares of one match, keep their order.
+    routes.sort_by_key(|it| (Reverse(it.specificity), it.age));
+    routes.into_iter().map(|it| it.route).collect()
+}
+
+/// Removes the routes that the site layer refuses although the translation accepted them: a route must not stop all others.
+fn remove_faulty(plan: &mut site_plan::Plan) {
+    while let Err(fault) = check(plan) {
+        match fault.place {
+            Place::Route(site, route) if plan.sites.get(site).is_some_and(|it| route < it.routes.len()) => {
+                let removed = plan.sites[site].routes.remove(route);
+                flatout_engine::report(
+                    flatout_engine::Severity::Error,
+                    format_args!("{} is not served: {}", removed.name, fault.reason),
+                );
+            }
+            // Who made the plan checks it again, and keeps the one before.
+            _ => return,
+        }
+    }
+}

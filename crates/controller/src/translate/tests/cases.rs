@@ -1,0 +1,314 @@
+//! Rules: matches and their order, filters, backends.
+
+use std::time::Duration;
+
+use flatout_gateway::Host as BackendHost;
+
+use super::*;
+
+const TO_A: &str = "backendRefs: [{name: a, port: 8080}]";
+
+#[test]
+fn endpoints_become_servers_of_an_upstream() {
+    let translation = with_base(&route("r", &format!("rules:\n- {TO_A}")));
+    let servers: Vec<String> =
+        translation.upstream("default/a:8080").servers.iter().map(|it| it.address.to_string()).collect();
+    assert_eq!(servers, ["10.1.0.1:3000", "10.1.0.2:3000"], "ready ones, in a fixed order");
+    assert_eq!(translation.routes("any.example.org").len(), 1);
+    assert_eq!(translation.routes("any.example.org")[0].path, PathMatch::prefix("/"));
+}
+
+#[test]
+fn endpoints_that_end_serve_if_no_other_does() {
+    let text =
+        BASE.replace("ready: true", "ready: false").replace("conditions: {}}", "conditions: {ready: false}}");
+    let translation = translated(&format!("{text}\n---\n{}", route("r", &format!("rules:\n- {TO_A}"))));
+    let servers: Vec<String> =
+        translation.upstream("default/a:8080").servers.iter().map(|it| it.address.to_string()).collect();
+    assert_eq!(servers, ["10.1.0.3:3000"]);
+}
+
+#[test]
+fn rules_with_the_same_service_and_settings_share_an_upstream() {
+    let rules = "rules:\n- matches: [{path: {value: /x}}]\n  backendRefs: [{name: a, port: 8080}]\n\
+                 - backendRefs: [{name: a, port: 8080}]\n- matches: [{path: {value: /y}}]\n  timeouts: {request: 2s}\n  \
+                 backendRefs: [{name: a, port: 8080}]\n- backendRefs: [{name: a, port: 9090}]";
+    let translation = with_base(&route("r", rules));
+    let mut names: Vec<&str> = translation.sites.upstreams.iter().map(|it| it.name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["default/a:8080", "default/a:8080?request=2000ms", "default/a:9090"]);
+    let limited = translation.upstream("default/a:8080?request=2000ms");
+    assert_eq!(limited.request_time_max, Some(Duration::from_secs(2)));
+    assert!(translation.upstream("default/a:9090").servers.is_empty(), "no endpoint has this port");
+}
+
+#[test]
+fn paths_are_matched_by_type() {
+    for (given, expected) in [
+        ("{value: /x}", PathMatch::prefix("/x")),
+        ("{value: /x/}", PathMatch::prefix("/x")),
+        ("{type: PathPrefix, value: /}", PathMatch::prefix("/")),
+        ("{type: Exact, value: /x/}", PathMatch::Exact("/x/".to_owned())),
+        (
+            "{type: RegularExpression, value: '/v[0-9]+/.*'}",
+            PathMatch::Regex { pattern: "^(?:/v[0-9]+/.*)$".to_owned(), ignore_case: false },
+        ),
+    ] {
+        let rules = format!("rules:\n- matches: [{{path: {given}}}]\n  {TO_A}");
+        let translation = with_base(&route("r", &rules));
+        assert_eq!(translation.routes("h")[0].path, expected, "{given}");
+    }
+}
+
+#[test]
+fn paths_and_matches_that_no_request_could_have_are_refused_in_the_status() {
+    for bad in [
+        "path: {value: x}",
+        "path: {value: /a//b}",
+        "path: {type: Exact, value: /a/../b}",
+        "path: {type: Glob, value: /a}",
+        "path: {type: RegularExpression, value: '/('}",
+        "path: {type: RegularExpression, value: '/(a{1000}){1000}'}",
+        "headers: [{type: RegularExpression, name: a, value: '['}]",
+        "headers: [{type: Prefix, name: a, value: b}]",
+    ] {
+        let rules = format!("rules:\n- matches: [{{{bad}}}]\n  {TO_A}");
+        let translation = with_base(&(route("r", &rules) + &route("s", &format!("rules:\n- {TO_A}"))));
+        assert_eq!(translation.of_route("r", "Accepted"), "False UnsupportedValue", "{bad}");
+        assert_eq!(translation.of_route("s", "Accepted"), "True Accepted", "{bad}");
+        assert_eq!(translation.targets("h"), ["default/a:8080"], "{bad}");
+    }
+}
+
+#[test]
+fn a_rule_that_is_not_supported_leaves_the_others() {
+    let rules = format!(
+        "rules:\n- filters: [{{type: ExtensionRef}}]\n  {TO_A}\n- matches: [{{path: {{value: /x}}}}]\n  {TO_A}"
+    );
+    let translation = with_base(&route("r", &rules));
+    assert_eq!(translation.of_route("r", "Accepted"), "True Accepted");
+    assert_eq!(translation.of_route("r", "PartiallyInvalid"), "True UnsupportedValue");
+    assert_eq!(translation.routes("h").len(), 1);
+}
+
+/// The conditions of routes for the same path, in the order in which they are tried.
+fn order(text: &str) -> Vec<Vec<String>> {
+    let translation = with_base(text);
+    let conditions = |route: &Route| route.when.iter().map(|it| it.source().to_owned()).collect();
+    translation.routes("h").iter().map(conditions).collect()
+}
+
+#[test]
+fn the_most_specific_match_is_tried_first() {
+    let rules = format!(
+        "rules:\n- {TO_A}\n- matches: [{{headers: [{{name: One, value: '1'}}]}}]\n  {TO_A}\n\
+         - matches: [{{queryParams: [{{name: q, value: x}}]}}]\n  {TO_A}\n- matches: [{{method: POST}}]\n  {TO_A}\n\
+         - matches: [{{headers: [{{name: one, value: '1'}}, {{name: two, value: '2'}}]}}]\n  {TO_A}"
+    );
+    assert_eq!(
+        order(&route("r", &rules)),
+        [
+            vec!["method == \"POST\""],
+            vec!["header[\"one\"] == \"1\"", "header[\"two\"] == \"2\""],
+            vec!["header[\"one\"] == \"1\""],
+            vec!["arg[\"q\"] == \"x\""],
+            vec![],
+        ]
+    );
+}
+
+#[test]
+fn values_cannot_leave_their_literal() {
+    let rules =
+        format!("rules:\n- matches: [{{headers: [{{name: a, value: '\" || true || \"\\'}}]}}]\n  {TO_A}");
+    assert_eq!(order(&route("r", &rules)), [["header[\"a\"] == \"\\\" || true || \\\"\\\\\""]]);
+}
+
+#[test]
+fn only_the_first_match_of_a_name_counts() {
+    let rules = format!(
+        "rules:\n- matches: [{{headers: [{{name: a, value: '1'}}, {{name: A, value: '2'}}]}}]\n  {TO_A}"
+    );
+    assert_eq!(order(&route("r", &rules)), [["header[\"a\"] == \"1\""]]);
+}
+
+#[test]
+fn the_oldest_of_conflicting_routes_wins() {
+    let of = |name: &str, time: &str, service: &str| {
+        route(name, &format!("rules:\n- backendRefs: [{{name: {service}, port: 8080}}]"))
+            .replace("generation: 3", &format!("creationTimestamp: '{time}'"))
+    };
+    let early = of("z", "2026-01-01T00:00:00Z", "b");
+    let late = of("c", "2026-02-01T00:00:00Z", "a");
+    let translation = with_base(&(late.clone() + &early));
+    assert_eq!(translation.targets("h"), ["default/b:8080", "default/a:8080"]);
+    let same = of("z", "2026-02-01T00:00:00Z", "b");
+    assert_eq!(with_base(&(late + &same)).targets("h"), ["default/a:8080", "default/b:8080"], "then by name");
+}
+
+#[test]
+fn backends_share_requests_by_weight() {
+    let rules = "rules:\n- backendRefs:\n  - {name: a, port: 8080, weight: 1}\n  - {name: b, port: 8080, weight: 3}\n  \
+                 - {name: a, port: 9090, weight: 0}\n  - {name: missing, port: 1, weight: 4}";
+    let text = route("r", rules);
+    let translation = with_base(&text);
+    assert_eq!(translation.targets("h"), ["default/a:8080", "default/b:8080", "500"]);
+    assert_eq!(order(&text), [vec!["random < 0.125000000"], vec!["random < 0.500000000"], vec![]]);
+    assert_eq!(translation.of_route("r", "ResolvedRefs"), "False BackendNotFound");
+}
+
+#[test]
+fn rules_without_a_backend_respond_500() {
+    for (refs, reason) in [
+        ("[]", "True ResolvedRefs"),
+        ("[{name: a, port: 8080, weight: 0}]", "True ResolvedRefs"),
+        ("[{name: missing, port: 8080}]", "False BackendNotFound"),
+        ("[{name: a, port: 1}]", "False BackendNotFound"),
+        ("[{name: a}]", "False BackendNotFound"),
+        ("[{name: a, port: 8080, kind: Bucket}]", "False InvalidKind"),
+        ("[{name: a, port: 8080, group: example.org}]", "False InvalidKind"),
+        ("[{name: far, port: 8080, namespace: elsewhere}]", "False RefNotPermitted"),
+    ] {
+        let translation = with_base(&route("r", &format!("rules:\n- backendRefs: {refs}")));
+        assert_eq!(translation.targets("h"), ["500"], "{refs}");
+        assert_eq!(translation.of_route("r", "ResolvedRefs"), reason, "{refs}");
+        assert_eq!(translation.of_route("r", "Accepted"), "True Accepted", "{refs}");
+    }
+}
+
+#[test]
+fn grants_allow_backends_of_other_namespaces() {
+    let rules = "rules:\n- backendRefs: [{name: far, port: 8080, namespace: elsewhere}]";
+    let grant = |from: &str, to: &str| {
+        format!(
+            "---\napiVersion: gateway.networking.k8s.io/v1beta1\nkind: ReferenceGrant\n\
+             metadata: {{name: g, namespace: elsewhere}}\nspec: {{from: [{from}], to: [{to}]}}\n"
+        )
+    };
+    let from = "{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: default}";
+    let other = "{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: other}";
+    for (from, to, target) in [
+        (from, "{group: '', kind: Service}", "elsewhere/far:8080"),
+        (from, "{group: '', kind: Service, name: far}", "elsewhere/far:8080"),
+        (from, "{group: '', kind: Service, name: near}", "500"),
+        (from, "{group: '', kind: Secret}", "500"),
+        (other, "{group: '', kind: Service}", "500"),
+    ] {
+        let translation = with_base(&(route("r", rules) + &grant(from, to)));
+        assert_eq!(translation.targets("h"), [target], "{from} {to}");
+    }
+}
+
+#[test]
+fn header_filters_of_rules_and_backends_are_applied() {
+    let rules = "rules:\n- filters:\n  - type: RequestHeaderModifier\n    requestHeaderModifier: {set: [{name: X-A, value: $host}], \
+                 remove: [X-B]}\n  - type: ResponseHeaderModifier\n    responseHeaderModifier: {add: [{name: X-C, value: c}]}\n  \
+                 backendRefs:\n  - name: a\n    port: 8080\n    filters: [{type: RequestHeaderModifier, requestHeaderModifier: \
+                 {add: [{name: X-D, value: d}]}}]";
+    let translation = with_base(&route("r", rules));
+    let rules = &translation.routes("h")[0].rules;
+    let names: Vec<&str> = rules.request_fields.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(names, ["X-A", "X-B", "X-D"]);
+    let FieldChange::Set(template) = &rules.request_fields[0].change else { panic!("not set") };
+    assert_eq!(template.0, [flatout_site::plan::Piece::Text("$host".to_owned())], "no variable");
+    assert_eq!(rules.response_fields.len(), 1);
+}
+
+/// The location of a redirect, with `{}` for parts of the request.
+fn location(filter: &str, matched: &str) -> String {
+    let rules = format!(
+        "rules:\n- matches: [{{path: {{value: {matched}}}}}]\n  filters: [{{type: RequestRedirect, requestRedirect: {filter}}}]"
+    );
+    let translation = with_base(&route("r", &rules));
+    let route = &translation.routes("h")[0];
+    let Action::Redirect { status, to } = &route.action else { panic!("{route:?}") };
+    let pieces = to.0.iter().map(|piece| match piece {
+        flatout_site::plan::Piece::Text(text) => text.clone(),
+        flatout_site::plan::Piece::Variable(variable) => format!("{{{variable:?}}}"),
+    });
+    let rewrites: Vec<String> =
+        route.rewrites.iter().map(|it| format!("{:?} -> {:?}", it.from, it.to.0)).collect();
+    format!("{status} {} {}", pieces.collect::<String>(), rewrites.join(", ")).trim_end().to_owned()
+}
+
+#[test]
+fn redirects_keep_unnamed_parts() {
+    const REST: &str = "{Path}{QuestionMark}{Query}";
+    for (filter, expected) in [
+        ("{hostname: example.org}", format!("302 http://example.org{REST}")),
+        ("{scheme: https, statusCode: 301}", format!("301 https://{{Host}}{REST}")),
+        ("{port: 8443, scheme: https}", format!("302 https://{{Host}}:8443{REST}")),
+        ("{port: 443, scheme: https}", format!("302 https://{{Host}}{REST}")),
+        ("{port: 8080}", format!("302 http://{{Host}}:8080{REST}")),
+        ("{port: 80}", format!("302 http://{{Host}}{REST}")),
+    ] {
+        assert_eq!(location(filter, "/x"), expected, "{filter}");
+    }
+    assert_eq!(
+        location("{path: {type: ReplacePrefixMatch, replacePrefixMatch: /y/}}", "/x"),
+        format!("302 http://{{Host}}{REST} Prefix(\"/x\") -> [Text(\"/y\")]")
+    );
+}
+
+#[test]
+fn rewrites_replace_paths_and_hosts() {
+    for (filter, rewrite, host) in [
+        (
+            "{path: {type: ReplacePrefixMatch, replacePrefixMatch: /}}",
+            "Prefix(\"/x\") -> []",
+            BackendHost::Kept,
+        ),
+        (
+            "{path: {type: ReplaceFullPath, replaceFullPath: /y}, hostname: h2}",
+            "Regex { pattern: \"^.*$\", ignore_case: false } -> [Text(\"/y\")]",
+            BackendHost::Set("h2".to_owned()),
+        ),
+    ] {
+        let rules = format!(
+            "rules:\n- matches: [{{path: {{value: /x}}}}]\n  filters: [{{type: URLRewrite, urlRewrite: {filter}}}]\n  {TO_A}"
+        );
+        let translation = with_base(&route("r", &rules));
+        let found = &translation.routes("h")[0];
+        let Action::Proxy(forward) = &found.action else { panic!("{found:?}") };
+        assert_eq!(forward.host, host, "{filter}");
+        let of = &found.rewrites[0];
+        assert_eq!(format!("{:?} -> {:?}", of.from, of.to.0), rewrite, "{filter}");
+    }
+}
+
+#[test]
+fn filters_that_are_invalid_or_unknown_are_refused() {
+    for filter in [
+        "{type: RequestMirror, requestMirror: {backendRef: {name: a, port: 8080}}}",
+        "{type: ExtensionRef}",
+        "{type: URLRewrite}",
+        "{type: URLRewrite, urlRewrite: {path: {type: ReplaceFullPath, replaceFullPath: '/a?b'}}}",
+        "{type: URLRewrite, urlRewrite: {path: {type: Odd}}}",
+        "{type: RequestRedirect, requestRedirect: {statusCode: 404}}",
+    ] {
+        let translation = with_base(&route("r", &format!("rules:\n- filters: [{filter}]\n  {TO_A}")));
+        assert_eq!(translation.of_route("r", "Accepted"), "False UnsupportedValue", "{filter}");
+        assert!(translation.routes("h").is_empty(), "{filter}");
+    }
+}
+
+#[test]
+fn grpc_routes_match_services_and_methods_over_http2() {
+    for (matched, path) in [
+        ("{method: {service: a.B, method: C}}", PathMatch::Exact("/a.B/C".to_owned())),
+        ("{method: {service: a.B}}", PathMatch::prefix("/a.B")),
+        (
+            "{method: {method: C}}",
+            PathMatch::Regex { pattern: "^(?:/[^/]+/C)$".to_owned(), ignore_case: false },
+        ),
+        ("{}", PathMatch::prefix("/")),
+    ] {
+        let text = format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\nmetadata: {{name: g}}\nspec:\n  \
+             parentRefs: [{{name: gw}}]\n  rules: [{{matches: [{matched}], backendRefs: [{{name: b, port: 8080}}]}}]"
+        );
+        let translation = with_base(&text);
+        assert_eq!(translation.routes("h")[0].path, path, "{matched}");
+        assert_eq!(translation.targets("h"), ["default/b:8080?h2c"], "{matched}");
+    }
+}

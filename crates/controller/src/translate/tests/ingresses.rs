@@ -1,0 +1,209 @@
+//! Ingresses and their annotations.
+
+use std::time::Duration;
+
+use flatout_site::plan::{Limited, Verdict};
+
+use super::*;
+
+const CLASS: &str = "---\napiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: flatout}\n\
+                     spec: {controller: flatout.dev/controller}\n";
+
+/// An Ingress of the class with these annotations and rules, behind the objects of the base without its gateway.
+fn ingress(annotations: &str, spec: &str) -> String {
+    let spec: String = spec.lines().map(|line| format!("  {line}\n")).collect();
+    format!(
+        "{CLASS}---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: i, annotations: {{{annotations}}}}}\n\
+         spec:\n  ingressClassName: flatout\n{spec}"
+    )
+}
+
+fn annotated(annotations: &[(&str, &str)]) -> String {
+    let one = |(name, value): &(&str, &str)| format!("nginx.ingress.kubernetes.io/{name}: '{value}'");
+    annotations.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn with(text: &str) -> Translation {
+    translated(&format!("{}\n{text}", BASE.replace("gatewayClassName: flatout", "gatewayClassName: none")))
+}
+
+const RULES: &str = "rules:\n- host: a.test\n  http:\n    paths:\n    - {path: /x, pathType: Prefix, backend: {service: {name: a, port: {number: 8080}}}}";
+
+fn notes(translation: &Translation) -> Vec<String> {
+    translation.statuses.iter().flat_map(StatusUpdate::faults).collect()
+}
+
+#[test]
+fn paths_of_ingresses_are_matched_by_type() {
+    for (path, expected) in [
+        ("path: /x, pathType: Prefix", PathMatch::prefix("/x")),
+        ("path: /x/, pathType: Prefix", PathMatch::prefix("/x")),
+        ("path: /x, pathType: Exact", PathMatch::Exact("/x".to_owned())),
+        ("pathType: Prefix", PathMatch::prefix("/")),
+        (
+            "path: /x, pathType: ImplementationSpecific",
+            PathMatch::Prefix { path: "/x".to_owned(), segments: false, before_patterns: false },
+        ),
+    ] {
+        let translation = with(&ingress("", &RULES.replace("path: /x, pathType: Prefix", path)));
+        assert_eq!(translation.routes("a.test")[0].path, expected, "{path}");
+        assert_eq!(translation.targets("a.test"), ["default/a:8080"], "{path}");
+        assert!(translation.routes("b.test").is_empty(), "{path}");
+    }
+}
+
+#[test]
+fn ports_have_names_and_a_default_backend_serves_the_rest() {
+    let rules = RULES.replace("number: 8080", "name: other")
+        + "\ndefaultBackend: {service: {name: b, port: {number: 8080}}}";
+    let translation = with(&ingress("", &rules));
+    assert_eq!(translation.targets("a.test"), ["default/a:9090"]);
+    assert_eq!(translation.targets("b.test"), ["default/b:8080"]);
+    let missing = with(&ingress("", &RULES.replace("number: 8080", "name: none")));
+    assert_eq!(missing.targets("a.test"), ["500"]);
+    assert!(notes(&missing)[0].contains("no port `none`"), "{:?}", notes(&missing));
+}
+
+#[test]
+fn ingresses_of_other_classes_are_left_alone() {
+    let other = CLASS.replace("flatout.dev", "example.org");
+    let text = ingress("", RULES).replace(CLASS, &other);
+    assert!(with(&text).sites.sites.is_empty());
+    let default = CLASS.replace(
+        "{name: flatout}",
+        "{name: flatout, annotations: {ingressclass.kubernetes.io/is-default-class: 'true'}}",
+    );
+    let text = ingress("", RULES).replace(CLASS, &default).replace("  ingressClassName: flatout\n", "");
+    assert_eq!(with(&text).targets("a.test").len(), 1);
+    let text =
+        ingress("kubernetes.io/ingress.class: flatout", RULES).replace("  ingressClassName: flatout\n", "");
+    assert_eq!(with(&text).targets("a.test").len(), 1);
+}
+
+#[test]
+fn rewrite_targets_use_groups_of_the_path() {
+    let rules = RULES.replace("/x, pathType: Prefix", "'/x(/|$)(.*)', pathType: ImplementationSpecific");
+    let translation = with(&ingress(&annotated(&[("rewrite-target", "/$2"), ("use-regex", "true")]), &rules));
+    let route = &translation.routes("a.test")[0];
+    assert_eq!(route.path, PathMatch::Regex { pattern: "^/x(/|$)(.*)".to_owned(), ignore_case: true });
+    assert_eq!(format!("{:?}", route.rewrites[0].to.0), "[Text(\"/\"), Variable(Capture(2))]");
+}
+
+#[test]
+fn settings_of_upstreams_follow_annotations() {
+    let annotations = annotated(&[
+        ("proxy-connect-timeout", "2"),
+        ("proxy-read-timeout", "120s"),
+        ("affinity", "cookie"),
+        ("session-cookie-name", "stick"),
+        ("proxy-body-size", "8m"),
+        ("server-alias", "c.test, d.test"),
+    ]);
+    let translation = with(&ingress(&annotations, RULES));
+    let name = "default/a:8080?read=120000ms,connect=2000ms,cookie=stick";
+    let upstream = translation.upstream(name);
+    assert_eq!(
+        (upstream.connect_time_max, upstream.read_time_max),
+        (Duration::from_secs(2), Duration::from_secs(120))
+    );
+    assert_eq!(upstream.balance, flatout_proxy::Balance::Sticky { cookie: "stick".to_owned() });
+    assert_eq!(translation.routes("a.test")[0].rules.body.bytes_max, Some(8 << 20));
+    assert_eq!(translation.targets("d.test"), [name]);
+    assert_eq!(notes(&translation), [""; 0]);
+}
+
+#[test]
+fn access_and_rates_protect_routes() {
+    let annotations = annotated(&[("whitelist-source-range", "10.0.0.0/8, 192.0.2.1"), ("limit-rps", "5")]);
+    let translation = with(&ingress(&annotations, RULES));
+    let rules = &translation.routes("a.test")[0].rules;
+    let verdicts: Vec<Verdict> = rules.access.iter().map(|it| it.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Allow, Verdict::Allow, Verdict::Deny]);
+    let rate = &translation.sites.rates[rules.rates[0].rate];
+    assert_eq!((rate.requests, rate.window, rules.rates[0].burst), (5, Duration::from_secs(1), 25));
+    assert_eq!(rate.key, Limited::Client { ipv6_bits: 64 });
+}
+
+#[test]
+fn a_canary_gets_its_requests_by_field_cookie_and_share() {
+    let main = ingress("", RULES);
+    let canary = |annotations: &[(&str, &str)]| {
+        ingress(
+            &annotated(&[&[("canary", "true")], annotations].concat()),
+            &RULES.replace("name: a", "name: b"),
+        )
+        .replace(CLASS, "")
+        .replace("metadata: {name: i,", "metadata: {name: canary,")
+    };
+    let text = main
+        + &canary(&[("canary-by-header", "X-New"), ("canary-by-cookie", "new"), ("canary-weight", "20")]);
+    let translation = with(&text);
+    let b = "default/b:8080";
+    assert_eq!(translation.targets("a.test"), [b, b, b, "default/a:8080"]);
+    let conditions = |at: usize| -> Vec<String> {
+        translation.routes("a.test")[at].when.iter().map(|it| it.source().to_owned()).collect()
+    };
+    assert_eq!(conditions(0), ["header[\"x-new\"] == \"always\""]);
+    assert_eq!(conditions(1), ["cookie[\"new\"] == \"always\"", "header[\"x-new\"] != \"never\""]);
+    assert_eq!(
+        conditions(2),
+        ["random < 0.2000", "header[\"x-new\"] != \"never\"", "cookie[\"new\"] != \"never\""]
+    );
+    assert!(conditions(3).is_empty());
+}
+
+#[test]
+fn passwords_come_from_secrets_and_a_missing_one_closes_the_ingress() {
+    let annotations = annotated(&[("auth-type", "basic"), ("auth-secret", "users"), ("auth-realm", "here")]);
+    let text = ingress(&annotations, RULES);
+    let closed = with(&text);
+    assert!(closed.sites.sites.is_empty());
+    assert!(notes(&closed)[0].contains("no Secret default/users"), "{:?}", notes(&closed));
+    let hash = "$2y$04$gsQiMKD3w7nUIwXvpaPIuORbKqLT.tRn4yf7..Kj4/SYV/FlbZ5hi";
+    let secret = format!(
+        "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: users}}\nstringData: {{auth: 'me:{hash}'}}\n"
+    );
+    let open = with(&format!("{text}{secret}"));
+    let route = &open.routes("a.test")[0];
+    let auth = route.rules.basic_auth.as_ref().unwrap();
+    assert_eq!((auth.realm.as_str(), auth.users[0].name.as_str()), ("here", "me"));
+}
+
+#[test]
+fn annotations_that_would_leave_a_hole_close_the_ingress() {
+    for (name, value, reason) in [
+        ("configuration-snippet", "deny all;", "nginx's configuration"),
+        ("auth-url", "http://auth/", "not supported here yet"),
+        ("auth-type", "digest", "there is only basic"),
+        ("auth-tls-secret", "default/ca", "certificates of clients"),
+        ("whitelist-source-range", "10.0.0.0/99", "10.0.0.0/99"),
+        ("limit-rps", "many", "need a number"),
+        ("rewrite-target", "$host.evil", "begins with `/`"),
+        ("proxy-body-size", "big", "a size such as 8m"),
+        ("backend-protocol", "FCGI", "HTTP, HTTPS and GRPC"),
+    ] {
+        let translation = with(&ingress(&annotated(&[(name, value)]), RULES));
+        assert!(translation.sites.sites.is_empty(), "{name}");
+        let notes = notes(&translation);
+        assert!(notes[0].contains("not served") && notes[0].contains(reason), "{notes:?}");
+    }
+    let odd = with(&ingress(&annotated(&[("proxy-buffering", "off")]), RULES));
+    assert_eq!(odd.targets("a.test").len(), 1);
+    assert!(notes(&odd)[0].contains("proxy-buffering has no effect"), "{:?}", notes(&odd));
+}
+
+#[test]
+fn tls_redirects_plain_requests() {
+    let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+    let secret = super::status::secret(&made.cert.pem(), &made.signing_key.serialize_pem());
+    let rules = format!("tls: [{{hosts: [a.test], secretName: cert}}]\n{RULES}");
+    let translation = with(&(ingress("", &rules) + &secret));
+    assert_eq!(translation.targets("a.test"), ["redirect 308"]);
+    let secure = &translation.site("10.0.0.1:443", "a.test").routes;
+    assert_eq!(translation.target(&secure[0]), "default/a:8080");
+    let both = with(&(ingress(&annotated(&[("ssl-redirect", "false")]), &rules) + &secret));
+    assert_eq!(both.targets("a.test"), ["default/a:8080"]);
+    let broken = with(&ingress("", &rules));
+    assert_eq!(broken.targets("a.test"), ["default/a:8080"], "without the Secret");
+    assert!(notes(&broken).iter().any(|it| it.contains("no Secret default/cert")), "{:?}", notes(&broken));
+}

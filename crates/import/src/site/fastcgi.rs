@@ -1,0 +1,293 @@
+//! `fastcgi_pass`: an upstream with `protocol fastcgi`.
+//!
+//! The parameters of nginx's own `fastcgi_params` are those that the server sends by itself; only others are written.
+
+use crate::nginx::Directive;
+
+use super::chain::Chain;
+use super::location::Path;
+use super::out::{Lines, line, text, value};
+use super::{Import, values};
+
+/// A folder that does not exist: the application does not ask for a script.
+const NO_FOLDER: &str = "/nonexistent";
+
+/// No connection stays open without a request.
+pub(super) const NO_POOL: &str = "pool 0";
+
+/// Parameters that the server sends by itself, and the values that nginx has for the same.
+const USUAL: [(&str, &[&str]); 22] = [
+    ("CONTENT_LENGTH", &["$content_length"]),
+    ("CONTENT_TYPE", &["$content_type"]),
+    ("DOCUMENT_ROOT", &["$document_root", "$realpath_root"]),
+    ("DOCUMENT_URI", &["$document_uri", "$uri"]),
+    ("GATEWAY_INTERFACE", &["CGI/1.1"]),
+    ("HTTPS", &["$https"]),
+    ("HTTP_PROXY", &[""]),
+    ("PATH_INFO", &["$fastcgi_path_info", "$path_info"]),
+    ("PATH_TRANSLATED", &["$document_root$fastcgi_path_info", "$document_root$path_info"]),
+    ("QUERY_STRING", &["$query_string", "$args"]),
+    ("REDIRECT_STATUS", &["200"]),
+    ("REMOTE_ADDR", &["$remote_addr"]),
+    ("REMOTE_PORT", &["$remote_port"]),
+    ("REQUEST_METHOD", &["$request_method"]),
+    ("REQUEST_SCHEME", &["$scheme"]),
+    ("REQUEST_URI", &["$request_uri"]),
+    ("SCRIPT_NAME", &["$fastcgi_script_name"]),
+    ("SERVER_NAME", &["$host", "$http_host"]),
+    ("SERVER_PORT", &["$server_port"]),
+    ("SERVER_PROTOCOL", &["$server_protocol"]),
+    ("SERVER_SOFTWARE", &["nginx/$nginx_version", "nginx"]),
+    ("HTTP_HOST", &["$http_host"]),
+];
+
+/// How a location's requests become scripts.
+struct Scripts {
+    root: String,
+    index: String,
+    /// Whether the index of the folder gets all requests without a script.
+    has_front: bool,
+    /// The end of a script's name; `None`: the whole path is its name.
+    split: Option<String>,
+    /// Constant parameters.
+    params: Vec<(String, String)>,
+}
+
+impl<'d> Import<'d> {
+    /// Writes `proxy` to an application that speaks FastCGI.
+    ///
+    /// # Errors
+    /// Why it cannot be converted.
+    pub(super) fn fastcgi(
+        &mut self,
+        pass: &'d Directive,
+        chain: &Chain<'d>,
+        path: Option<&Path>,
+        lines: &mut Lines,
+    ) -> Result<(), String> {
+        self.fastcgi_lost(pass, chain)?;
+        let mut scripts = scripts(chain, path);
+        for directive in chain.list(&["fastcgi_param"]) {
+            self.param(directive, chain, &mut scripts, lines);
+        }
+        let mut settings = vec!["protocol fastcgi".to_owned(), scripts.setting()];
+        let written =
+            |(name, given): &(String, String)| format!("fastcgi-param {} {}", text(name), text(given));
+        settings.extend(scripts.params.iter().map(written));
+        if !chain.is_on("fastcgi_keep_conn") {
+            // A kept connection would occupy one of the application's processes.
+            settings.push(NO_POOL.to_owned());
+        }
+        let Some(upstream) = self.upstream_with(pass.word(0), false, "fastcgi", settings, chain, lines)
+        else {
+            lines.setting("respond 502".to_owned());
+            return Ok(());
+        };
+        // A script that is not there gets no request here either.
+        let tries = |directive: &&Directive| {
+            let tries_script = ["$uri", "$fastcgi_script_name"].contains(&directive.word(0));
+            (directive.name == "try_files" && tries_script && directive.words.len() == 2)
+                || is_script_test(directive)
+        };
+        chain.own().iter().filter(tries).for_each(|directive| self.carry(directive));
+        lines.setting(line("proxy", &upstream));
+        self.transfer(chain, "fastcgi", lines);
+        Ok(())
+    }
+
+    /// The `fastcgi_pass` of the location that gets a folder's index, with that location's blocks. `None` if its index is a file.
+    pub(super) fn fastcgi_index(&self, chain: &Chain<'d>) -> Option<(&'d Directive, Chain<'d>, Path)> {
+        let names = chain.find("index")?.texts();
+        names.into_iter().find_map(|index| self.fastcgi_for(index, chain))
+    }
+
+    fn fastcgi_for(&self, index: &str, chain: &Chain<'d>) -> Option<(&'d Directive, Chain<'d>, Path)> {
+        let location = super::location::choose(&format!("/{index}"), chain.server())?;
+        let inner = chain.at_server().within(location.inner());
+        let pass = inner.own().iter().find(|directive| directive.name == "fastcgi_pass")?;
+        let path = Path::of(location)?;
+        (self.closed_by(&inner).is_none()).then_some((pass, inner, path))
+    }
+
+    /// Checks that a `fastcgi_pass` can be converted.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn fastcgi_lost(&self, pass: &Directive, chain: &Chain<'d>) -> Result<(), String> {
+        if chain.own().iter().any(|directive| directive.name == "alias") {
+            return Err("an alias is not supported for scripts".to_owned());
+        }
+        if pass.word(0).contains('$') {
+            return Err("variables are not supported in addresses of FastCGI".to_owned());
+        }
+        // The application would run another script, or know less of its client.
+        let is_lost = |param: &&&Directive| self.is_lost_param(param);
+        match chain.list(&["fastcgi_param"]).iter().find(is_lost) {
+            Some(param) => Err(format!("{param}: variables are not supported in this parameter")),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the application depends on a parameter that cannot be converted.
+    fn is_lost_param(&self, param: &Directive) -> bool {
+        let (name, given) = (param.word(0), param.word(1));
+        match name {
+            "SCRIPT_FILENAME" => given.contains('$') && folder(given).is_none(),
+            // Other variables would not have the same value.
+            "REMOTE_USER" | "AUTH_USER" | "PHP_VALUE" | "PHP_ADMIN_VALUE" => {
+                values::unknown_variable(given, &self.maps).is_some()
+            }
+            _ => false,
+        }
+    }
+
+    fn param(&mut self, param: &'d Directive, chain: &Chain<'d>, scripts: &mut Scripts, lines: &mut Lines) {
+        let (name, given) = (param.word(0), param.word(1));
+        // Here it is the address of the connection.
+        let has_proxies = chain.find("set_real_ip_from").is_some() && name == "REMOTE_ADDR";
+        let usual = USUAL
+            .iter()
+            .filter(|_| !has_proxies)
+            .find(|(usual, _)| *usual == name)
+            .map(|(_, values)| *values);
+        if usual.is_some_and(|values| values.contains(&given)) {
+            return self.fates.carried(param);
+        }
+        match (name, given.contains('$')) {
+            // It is the folder.
+            ("SCRIPT_FILENAME", true) => self.fates.carried(param),
+            ("DOCUMENT_ROOT", false) if given.trim_end_matches('/') == scripts.root => {
+                self.fates.carried(param);
+            }
+            ("SERVER_PORT", false) if Some(given) == super::constants::port(chain.server()).as_deref() => {
+                self.fates.carried(param);
+            }
+            (_, false) if given.is_empty() && param.words.len() > 2 => self.fates.carried(param),
+            (_, false) => {
+                self.fates.carried(param);
+                scripts.params.push((name.to_owned(), given.to_owned()));
+            }
+            (_, true) => match values::unknown_variable(given, &self.maps) {
+                None => {
+                    self.fates.carried(param);
+                    lines.setting(format!("request-param {} {}", text(name), text(given)));
+                }
+                Some(unknown) => {
+                    self.leave(param, &format!("the variable ${unknown} is not supported"), lines);
+                }
+            },
+        }
+    }
+}
+
+impl Scripts {
+    fn setting(&self) -> String {
+        let mut setting = format!("fastcgi-root {}", text(&self.root));
+        if self.index != "index.php" {
+            setting.push_str(&format!(" index={}", value(&self.index)));
+        }
+        if !self.has_front {
+            setting.push_str(" front=off");
+        }
+        match self.split.as_deref() {
+            Some(".php") => {}
+            Some(split) => setting.push_str(&format!(" split={}", text(split))),
+            None => setting.push_str(" split=off"),
+        }
+        setting
+    }
+}
+
+fn scripts(chain: &Chain<'_>, path: Option<&Path>) -> Scripts {
+    let params = chain.list(&["fastcgi_param"]);
+    let named =
+        params.iter().rev().find(|param| param.word(0) == "SCRIPT_FILENAME").map(|param| param.word(1));
+    let root = chain.word("root").trim_end_matches('/');
+    let root = if root.starts_with('/') && !root.contains('$') { root } else { NO_FOLDER };
+    let index = chain.word("fastcgi_index");
+    let index = match index {
+        "" if named.is_none() => "off",
+        index if index.is_empty() || index.contains(['/', '$']) => "index.php",
+        index => index,
+    };
+    let (root, index) = match named {
+        Some(file) if !file.contains('$') => match file.rsplit_once('/') {
+            Some((folder, name)) if folder.starts_with('/') && !name.is_empty() => (folder, name),
+            _ => (root, index),
+        },
+        Some(given) => (folder(given).filter(|folder| folder.starts_with('/')).unwrap_or(root), index),
+        None => (NO_FOLDER, index),
+    };
+    let split = match named {
+        None => None,
+        // One script for all paths.
+        Some(file) if !file.contains('$') => Some(".php".to_owned()),
+        Some(_) => ending(chain, path),
+    };
+    Scripts {
+        root: root.to_owned(),
+        index: index.to_owned(),
+        has_front: has_front(chain),
+        split,
+        params: Vec::new(),
+    }
+}
+
+/// Whether the scripts of a location have a front controller: requests without a file are sent to it, or there is no other script.
+pub(super) fn has_front(chain: &Chain<'_>) -> bool {
+    let params = chain.list(&["fastcgi_param"]);
+    let named =
+        params.iter().rev().find(|param| param.word(0) == "SCRIPT_FILENAME").map(|param| param.word(1));
+    let index = chain.word("fastcgi_index");
+    let index = if index.is_empty() { "index.php" } else { index };
+    named.is_some_and(|file| !file.contains('$')) || leads_to(chain.server(), &format!("/{index}"))
+}
+
+/// Whether requests without a file are sent to this path.
+fn leads_to(block: &[Directive], script: &str) -> bool {
+    block.iter().any(|directive| {
+        let to = match directive.name.as_str() {
+            "try_files" | "error_page" => directive.texts().last().copied().unwrap_or_default(),
+            "rewrite" => directive.word(1),
+            _ => "",
+        };
+        to.split('?').next() == Some(script) || leads_to(directive.inner(), script)
+    })
+}
+
+/// Whether it is `if (!-f $document_root$fastcgi_script_name) { return 404; }`.
+pub(super) fn is_script_test(directive: &Directive) -> bool {
+    let condition = directive.texts().join(" ");
+    let is_missing = ["(!-f", "(!-e"].iter().any(|test| condition.starts_with(test));
+    let only = match directive.inner() {
+        [only] => only.name == "return" && only.word(0) == "404",
+        _ => false,
+    };
+    directive.name == "if" && is_missing && condition.ends_with("$fastcgi_script_name)") && only
+}
+
+/// The folder of scripts whose name follows: `/var/www$fastcgi_script_name`.
+fn folder(given: &str) -> Option<&str> {
+    let names = ["$fastcgi_script_name", "${fastcgi_script_name}", "$uri", "$document_uri"];
+    let folder = names.iter().find_map(|name| given.strip_suffix(name));
+    match folder {
+        Some("$realpath_root" | "$document_root") => Some(""),
+        Some(folder) if !folder.contains('$') => Some(folder.trim_end_matches('/')),
+        None if given == "$request_filename" => Some(""),
+        _ => None,
+    }
+}
+
+/// The end of names of scripts: of the expression that splits the path, or of the location.
+fn ending(chain: &Chain<'_>, path: Option<&Path>) -> Option<String> {
+    let expression = chain.word("fastcgi_split_path_info");
+    let own = match path {
+        Some(Path::Regex { pattern, .. }) => pattern.as_str(),
+        _ => "",
+    };
+    [expression, own].into_iter().find_map(|pattern| {
+        let at = pattern.find("\\.")?;
+        let name: String = pattern[at + 2..].chars().take_while(char::is_ascii_alphanumeric).collect();
+        (!name.is_empty()).then(|| format!(".{name}"))
+    })
+}

@@ -1,0 +1,130 @@
+//! `fastcgi_pass`, and the site files that it becomes.
+
+use super::tests::{imported, of_server};
+
+/// nginx's own `fastcgi_params`, in part.
+const USUAL: &str = "fastcgi_param QUERY_STRING $query_string; fastcgi_param SCRIPT_NAME $fastcgi_script_name; \
+    fastcgi_param HTTPS $https if_not_empty; fastcgi_param REMOTE_ADDR $remote_addr; fastcgi_param REDIRECT_STATUS 200; \
+    fastcgi_param SERVER_SOFTWARE nginx/$nginx_version; fastcgi_param DOCUMENT_ROOT $document_root; \
+    fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name;";
+
+fn upstream(location: &str) -> String {
+    let whole = imported(&format!("http {{ server {{ listen 80; root /srv; {location} }} }}")).text;
+    let inner = whole.split("upstream ").nth(1).and_then(|rest| rest.split('}').next()).unwrap_or_default();
+    inner.lines().skip(1).map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" | ")
+}
+
+#[test]
+fn scripts_get_an_upstream_with_their_folder() {
+    let fpm = "server \"unix:/run/fpm.sock\" | protocol fastcgi | ";
+    for (location, expected) in [
+        (
+            format!("location ~ \\.php$ {{ {USUAL} fastcgi_pass unix:/run/fpm.sock; }}"),
+            format!("{fpm}fastcgi-root \"/srv\" front=off | pool 0"),
+        ),
+        (
+            format!(
+                "location / {{ try_files $uri /index.php; }} location ~ \\.php$ {{ {USUAL} fastcgi_param APP prod; \
+                 fastcgi_pass unix:/run/fpm.sock; }}"
+            ),
+            format!("{fpm}fastcgi-root \"/srv\" | fastcgi-param \"APP\" \"prod\" | pool 0"),
+        ),
+        (
+            "location ~ \\.pl$ { fastcgi_param SCRIPT_FILENAME /cgi$fastcgi_script_name; fastcgi_pass unix:/run/fpm.sock; }"
+                .to_owned(),
+            format!("{fpm}fastcgi-root \"/cgi\" front=off split=\".pl\" | pool 0"),
+        ),
+        (
+            "location / { fastcgi_param SCRIPT_FILENAME /app/run.php; fastcgi_pass unix:/run/fpm.sock; }".to_owned(),
+            format!(
+                "{fpm}fastcgi-root \"/app\" index=\"run.php\" | fastcgi-param \"SCRIPT_FILENAME\" \"/app/run.php\" | pool 0"
+            ),
+        ),
+        (
+            "location / { fastcgi_param REQUEST_URI $request_uri; fastcgi_pass unix:/run/fpm.sock; }".to_owned(),
+            format!("{fpm}fastcgi-root \"/nonexistent\" index=off front=off split=off | pool 0"),
+        ),
+    ] {
+        assert_eq!(upstream(&location), expected, "{location}");
+    }
+}
+
+#[test]
+fn a_front_controller_stands_behind_the_files() {
+    let text = format!(
+        "root /srv; index index.php; location / {{ try_files $uri $uri/ /index.php?$args; }} \
+         location ~ \\.php$ {{ try_files $uri =404; {USUAL} fastcgi_pass unix:/run/fpm.sock; fastcgi_read_timeout 5m; }}"
+    );
+    assert_eq!(
+        of_server(&text),
+        "index \"index.php\" | route \"/\" { | try-files \"/srv\" | proxy fpm | } | \
+         route \"\\\\.php$\" match=regex { | proxy fpm | }"
+    );
+    // With rules of its own, the location of scripts gets the requests.
+    let limited = text.replace("try_files $uri =404;", "deny 10.0.0.1;");
+    assert!(of_server(&limited).contains("try-files \"/srv\" | reroute \"/index.php?$args\""), "{limited}");
+}
+
+#[test]
+fn folders_lead_to_their_script() {
+    let text = format!(
+        "root /srv; index index.php; location / {{ }} location ~ \\.php$ {{ {USUAL} fastcgi_pass unix:/run/fpm.sock; }}"
+    );
+    let site = of_server(&text);
+    let expected = "index \"index.php\" | route \"/\" { | try-files \"/srv\" | proxy fpm | }";
+    assert!(site.contains(expected), "{site}");
+    // A front controller would get what is missing too.
+    let limited = of_server(&text.replace("$ {", "$ { deny 10.0.0.1;"));
+    let expected = "when \"path.endsWith('/')\" { | rewrite \"/$\" \"${uri}index.php\" then=route | }";
+    assert!(limited.contains(expected), "{limited}");
+}
+
+/// A parameter that decides what is run or who is asking must not be lost.
+#[test]
+fn parameters_that_matter_close_their_location() {
+    for params in [
+        "fastcgi_param SCRIPT_FILENAME $other$fastcgi_script_name;",
+        "fastcgi_param REMOTE_USER $unknown;",
+        "fastcgi_param PHP_VALUE $unknown;",
+        "alias /x/;",
+    ] {
+        let text = format!("location / {{ {params} fastcgi_pass unix:/run/fpm.sock; }}");
+        let site = of_server(&text);
+        assert!(site.contains("respond 501") && !site.contains("proxy "), "{text}\n{site}");
+    }
+    let variable = of_server("location / { fastcgi_pass $backend; }");
+    assert!(variable.contains("respond 501"), "{variable}");
+}
+
+#[test]
+fn parameters_with_variables_belong_to_the_route() {
+    let text = "set_real_ip_from 10.0.0.1; location / { fastcgi_param REMOTE_USER $remote_user; fastcgi_param HTTP_X_A $host; \
+                fastcgi_param REMOTE_ADDR $remote_addr; fastcgi_param B $nothing; fastcgi_pass unix:/run/fpm.sock; }";
+    let site = of_server(text);
+    for expected in [
+        "request-param \"REMOTE_USER\" \"$remote_user\"",
+        "request-param \"HTTP_X_A\" \"$host\"",
+        "request-param \"REMOTE_ADDR\" \"$remote_addr\"",
+        "// not converted: fastcgi_param B $nothing;",
+    ] {
+        assert!(site.contains(expected), "{expected}\n{site}");
+    }
+}
+
+#[test]
+fn caches_and_fields_are_those_of_the_family() {
+    let text = "fastcgi_cache_path /c keys_zone=z:1m; server { listen 80; root /r; location ~ \\.php$ { \
+                fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name; fastcgi_pass unix:/run/fpm.sock; \
+                fastcgi_cache z; fastcgi_cache_valid 200 5m; fastcgi_hide_header X-Powered-By; fastcgi_intercept_errors on; \
+                error_page 404 /404.html; fastcgi_request_buffering off; } }";
+    let site = imported(&format!("http {{ {text} }}")).text;
+    for expected in [
+        "cache \"5m\"",
+        "response-header remove \"X-Powered-By\"",
+        "upstream=on",
+        "buffer-requests off",
+        "cache-dir \"/c-flatout\"",
+    ] {
+        assert!(site.contains(expected), "{expected}\n{site}");
+    }
+}

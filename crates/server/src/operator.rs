@@ -1,0 +1,34 @@
+//! Changes of a running server by code of its own process, such as a controller.
+
+use std::sync::Arc;
+
+use flatout_proxy::{Server, ServerChanges};
+
+use crate::Failure;
+use crate::control::Control;
+
+/// Changes a running server. Clones change the same one.
+#[derive(Clone)]
+pub struct Operator(Arc<Control>);
+
+impl Operator {
+    pub(crate) fn of(control: &Arc<Control>) -> Operator {
+        Operator(control.clone())
+    }
+
+    /// Gets a plan from the server's source and applies it. Returns what has changed.
+    ///
+    /// # Errors
+    /// Why the plan before stays in use: it is wrong, the machine refuses, or another process is taking over.
+    pub fn reload(&self) -> Result<String, Failure> {
+        self.0.reload_in_turn()
+    }
+
+    /// The servers of an upstream are these from now on. That is no reload, and touches no connection to the others.
+    ///
+    /// # Errors
+    /// There is no such upstream, the list does not fit its settings, or another process is taking over.
+    pub fn set_servers(&self, upstream: &str, servers: &[Server]) -> Result<ServerChanges, String> {
+        self.0.set_servers(upstream, servers)
+    }
+}

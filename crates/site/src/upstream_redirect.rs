@@ -1,0 +1,309 @@
+//! Responses that an upstream leaves to another route of its site: `X-Accel-Redirect`, and `X-Sendfile` by the route of its folder.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+
+use flatout_engine::{ExchangeKey, OwnedRequest, Reply, Request, Response, bug};
+use flatout_gateway::private::{REDIRECT, SENDFILE, remove_private};
+use flatout_gateway::{Finish, Redirection, TrustedFields, complete};
+use flatout_wire::target::forward_path;
+use flatout_wire::{Method, Status};
+use tokio::sync::oneshot;
+
+use super::compiled::CompiledSite;
+use super::plan::{RouteEntry, SendfileFolder};
+use super::reroute::REROUTES_MAX;
+use super::rewrite::Goal;
+use super::steps::{Identity, Progress, RequestContext};
+use super::worker::SiteWorker;
+
+/// Fields of the upstream's response that the other one gets, as with nginx. Those of cookies also go with errors.
+const KEPT: [&str; 5] = ["content-type", "content-disposition", "cache-control", "expires", "set-cookie"];
+
+/// A request, kept until its upstream has responded.
+pub(crate) struct RedirectRequest {
+    worker: Rc<SiteWorker>,
+    request: OwnedRequest,
+    site: Option<usize>,
+    followed: TrustedFields,
+    user: Vec<u8>,
+    certificate: Option<Vec<u8>>,
+    /// How often it has continued at another route.
+    reroutes: u8,
+}
+
+/// Where a request continues, and what it takes along.
+pub(crate) struct UpstreamRedirect {
+    pub(crate) goal: Goal<'static>,
+    pub(crate) named: Option<usize>,
+    pub(crate) kept: Vec<(String, Vec<u8>)>,
+    pub(crate) reroutes: u8,
+}
+
+impl std::fmt::Debug for RedirectRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedirectRequest").field("followed", &self.followed).finish_non_exhaustive()
+    }
+}
+
+impl RedirectRequest {
+    pub(crate) fn of(
+        worker: Rc<SiteWorker>,
+        context: &RequestContext<'_>,
+        followed: TrustedFields,
+    ) -> RedirectRequest {
+        let RequestContext { request, progress, resolution, .. } = context;
+        RedirectRequest {
+            worker,
+            request: OwnedRequest::unparked(request),
+            site: resolution.site,
+            followed,
+            user: progress.identity.user.clone(),
+            certificate: progress.identity.certificate.clone(),
+            reroutes: progress.rerouted.as_ref().map_or(0, |rerouted| rerouted.count()),
+        }
+    }
+
+    /// Follows the response of the upstream. `held` is kept until the other route has responded.
+    pub(crate) fn follow(
+        &self,
+        folders: &[SendfileFolder],
+        held: Rc<dyn Finish>,
+        exchange: ExchangeKey,
+        response: &mut Response,
+    ) -> Redirection {
+        let target = match self.target(folders, response) {
+            None => return Redirection::Nowhere,
+            Some(target) if self.reroutes < REROUTES_MAX => target,
+            Some(_) => Err(Status::INTERNAL_SERVER_ERROR),
+        };
+        let (goal, named) = match target {
+            Ok(target) => target,
+            Err(status) => {
+                super::worker::write_status(status, response);
+                return Redirection::Refused;
+            }
+        };
+        let Some(lane) = &self.worker.lane else {
+            bug!("a site without a server has an upstream");
+            return Redirection::Nowhere;
+        };
+        let (signal, abandoned) = oneshot::channel();
+        let mut progress = Progress::new();
+        progress.identity = Identity {
+            user: self.user.clone(),
+            certificate: self.certificate.clone(),
+            ..Identity::default()
+        };
+        progress.identity.noted.number = self.request.origin.number();
+        progress.needs.signal = Some(signal);
+        let redirect = UpstreamRedirect { goal, named, kept: kept(response), reroutes: self.reroutes };
+        let (worker, note) = (self.worker.clone(), response.note());
+        let request = self.request.again(exchange);
+        // Not now: the proxy is in the middle of a response.
+        let future = async move {
+            let mut response = Response::new();
+            response.set_note(note);
+            let reply = request.resume(|request| run(&worker, request, progress, redirect, &mut response));
+            let response = complete(reply.unwrap_or(Reply::Now), response, abandoned).await;
+            drop(held);
+            response
+        };
+        lane.answer_later(exchange, Box::pin(future));
+        Redirection::Taken
+    }
+
+    /// Where the response says that the request continues; an error if there is no such place.
+    fn target(
+        &self,
+        folders: &[SendfileFolder],
+        response: &Response,
+    ) -> Option<Result<(Goal<'static>, Option<usize>), Status>> {
+        if self.followed.accel
+            && let Some(value) = response.field(REDIRECT)
+        {
+            let site = self.site.and_then(|at| self.worker.compiled.site(at));
+            let named = || named(site?, value);
+            let target = match value.first() {
+                Some(b'@') => named().map(|at| (own_goal(&self.request.path), Some(at))),
+                _ => goal(value).map(|goal| (goal, None)),
+            };
+            return Some(target.ok_or(Status::BAD_GATEWAY));
+        }
+        let file = response.field(SENDFILE).filter(|_| self.followed.sendfile)?;
+        Some(file_goal(file, folders).map(|goal| (goal, None)).ok_or(Status::BAD_GATEWAY))
+    }
+}
+
+/// Takes the request through the steps of the other route.
+fn run(
+    worker: &Rc<SiteWorker>,
+    mut request: Request<'_>,
+    progress: Progress,
+    redirect: UpstreamRedirect,
+    response: &mut Response,
+) -> Reply {
+    // Its body is gone.
+    if request.head.method != Method::Head {
+        request.head.method = Method::Get;
+    }
+    let mut context = RequestContext::new(worker, request, progress, response);
+    context.follow_upstream(redirect);
+    context.begin_again(worker)
+}
+
+/// Removes what is for this server alone.
+pub(crate) fn forget_private(request: Option<&RedirectRequest>, response: &mut Response) {
+    if request.is_some() {
+        remove_private(response);
+    }
+}
+
+/// Gives a response the fields of the upstream's response that it replaces.
+pub(crate) fn apply_kept(kept: &[(String, Vec<u8>)], response: &mut Response) {
+    let is_error = response.status().code() >= 400;
+    for (name, value) in kept.iter().filter(|(name, _)| !is_error || name == "set-cookie") {
+        if name != "set-cookie" {
+            response.remove_header(name);
+        }
+        response.header(name, value);
+    }
+}
+
+fn kept(response: &Response) -> Vec<(String, Vec<u8>)> {
+    let is_kept = |name: &[u8]| KEPT.iter().any(|kept| name.eq_ignore_ascii_case(kept.as_bytes()));
+    let fields = response.fields().filter(|(name, _)| is_kept(name));
+    fields.map(|(name, value)| (String::from_utf8_lossy(name).to_ascii_lowercase(), value.to_vec())).collect()
+}
+
+/// The route of this name.
+fn named(site: &CompiledSite, name: &[u8]) -> Option<usize> {
+    site.routes.iter().position(|route| {
+        route.entry == RouteEntry::Named
+            && route.name.as_deref().is_some_and(|known| known.as_bytes() == name)
+    })
+}
+
+/// The request's own path, for a route that is named.
+fn own_goal(path: &[u8]) -> Goal<'static> {
+    Goal { path: Cow::Owned(path.to_vec()), query: None, is_rewritten: true }
+}
+
+/// A path and query as an upstream writes them, encoded.
+fn goal(target: &[u8]) -> Option<Goal<'static>> {
+    let at = target.iter().position(|&byte| byte == b'?');
+    let (path, query) = match at {
+        Some(at) => (target.get(..at)?, target.get(at + 1..).filter(|query| !query.is_empty())),
+        None => (target, None),
+    };
+    let mut form = Vec::new();
+    let path = forward_path(path, &mut form).ok()?.to_vec();
+    Some(Goal {
+        path: Cow::Owned(path),
+        query: query.map(|query| Cow::Owned(query.to_vec())),
+        is_rewritten: true,
+    })
+}
+
+/// The path of a file, by the folder that it is in. `None` if none of them has it.
+fn file_goal(file: &[u8], folders: &[SendfileFolder]) -> Option<Goal<'static>> {
+    let rest_of = |folder: &SendfileFolder| file.strip_prefix(folder.folder.as_bytes())?.strip_prefix(b"/");
+    let fitting = folders.iter().filter(|folder| rest_of(folder).is_some());
+    let folder = fitting.max_by_key(|folder| folder.folder.len())?;
+    let rest = rest_of(folder)?;
+    // The file of another folder, or something that is no plain name.
+    if rest.split(|&byte| byte == b'/').any(|segment| matches!(segment, b"" | b"." | b"..")) {
+        return None;
+    }
+    let mut encoded = folder.path.trim_end_matches('/').as_bytes().to_vec();
+    for &byte in b"/".iter().chain(rest) {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' | b'~' => encoded.push(byte),
+            byte if byte.is_ascii_alphanumeric() => encoded.push(byte),
+            byte => encoded.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+        }
+    }
+    goal(&encoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(goal: Option<Goal<'static>>) -> Option<String> {
+        let goal = goal?;
+        let query = goal.query.map(|query| format!("?{}", String::from_utf8_lossy(&query)));
+        Some(String::from_utf8_lossy(&goal.path).into_owned() + &query.unwrap_or_default())
+    }
+
+    #[test]
+    fn targets_of_upstreams_are_normalized() {
+        for (target, expected) in [
+            ("/protected/a.pdf", Some("/protected/a.pdf")),
+            ("/protected/a%20b?x=1&y", Some("/protected/a b?x=1&y")),
+            ("/a/../b//c", Some("/b/c")),
+            ("/a?", Some("/a")),
+            ("/%2e%2e/etc", None),
+            ("/../etc", None),
+            ("protected/a", None),
+            ("http://other/", None),
+            ("/a%00", None),
+            ("", None),
+        ] {
+            assert_eq!(path(goal(target.as_bytes())).as_deref(), expected, "{target}");
+        }
+    }
+
+    #[test]
+    fn files_are_in_a_folder_that_the_route_names() {
+        let folder =
+            |folder: &str, path: &str| SendfileFolder { folder: folder.to_owned(), path: path.to_owned() };
+        let folders = [folder("/srv/files", "/files/"), folder("/srv/files/own", "/own")];
+        for (file, expected) in [
+            ("/srv/files/a.pdf", Some("/files/a.pdf")),
+            ("/srv/files/own/a b%2F?.pdf", Some("/own/a b%252F?.pdf")),
+            ("/srv/files2/a", None),
+            ("/srv/files", None),
+            ("/srv/files/", None),
+            ("/srv/files/../secret", None),
+            ("/srv/files/a/../b", None),
+            ("/srv/files//etc/passwd", None),
+            ("/etc/passwd", None),
+            ("srv/files/a", None),
+            ("/srv/files/a\0", None),
+            ("", None),
+        ] {
+            assert_eq!(path(file_goal(file.as_bytes(), &folders)).as_deref(), expected, "{file}");
+        }
+    }
+
+    #[test]
+    fn fields_of_the_upstream_go_along() {
+        let mut upstream = Response::new();
+        for (name, value) in [
+            ("Content-Type", "a/b"),
+            ("Set-Cookie", "a=1"),
+            ("Set-Cookie", "b=2"),
+            ("X-Other", "x"),
+            ("ETag", "\"1\""),
+        ] {
+            upstream.header(name, value);
+        }
+        let kept = kept(&upstream);
+        for (code, expected) in [
+            (200, vec!["content-type: a/b", "etag: \"f\"", "set-cookie: a=1", "set-cookie: b=2"]),
+            (404, vec!["content-type: text/plain", "etag: \"f\"", "set-cookie: a=1", "set-cookie: b=2"]),
+        ] {
+            let mut file = Response::with_status(Status::from_code(code).unwrap());
+            file.header("Content-Type", "text/plain").header("ETag", "\"f\"");
+            apply_kept(&kept, &mut file);
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let mut fields: Vec<String> = file
+                .fields()
+                .map(|(name, value)| format!("{}: {}", text(name).to_ascii_lowercase(), text(value)))
+                .collect();
+            fields.sort();
+            assert_eq!(fields, expected, "{code}");
+        }
+    }
+}

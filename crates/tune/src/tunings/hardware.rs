@@ -1,0 +1,295 @@
+//! Facts about processors, cards and the kernel's own observers, in the shape of [`super::facts`]: each is read, and advice names
+//! the command.
+
+use super::facts::{Fact, OF_HOST, Reading};
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::served::Served;
+use crate::tuning::{About, Needs, Proof, Scope};
+
+pub(super) static HARDWARE: &[Fact] = &[
+    Fact {
+        about: About {
+            name: "smt",
+            reason: "the second hardware thread of each core is switched off",
+            detail: "Two threads of a core serve 20 to 30 % more requests than one. It is switched off against attacks between \
+                     threads (mds, l1tf), or by nosmt at boot: find out why before you switch it on. What a second thread gains \
+                     depends on the work; flatout climb measures it with a set and an unset command.",
+            source: "admin-guide/hw-vuln/l1tf: smt control; ABI/testing/sysfs-devices-system-cpu",
+            gain_percent: 20.0,
+            ..OF_HOST
+        },
+        proof: Proof::Setting,
+        counter: "",
+        read: smt,
+    },
+    Fact {
+        about: About {
+            name: "turbo",
+            reason: "cores may not run faster than their base frequency",
+            detail: "The clock of a busy core is a third and more above its base frequency if the processor is cool. Switched off \
+                     mostly for measurements that have to be repeatable.",
+            source: "admin-guide/pm/intel_pstate: no_turbo; admin-guide/pm/cpufreq: boost",
+            gain_percent: 15.0,
+            ..OF_HOST
+        },
+        proof: Proof::Setting,
+        counter: "",
+        read: turbo,
+    },
+    Fact {
+        about: About {
+            name: "energy-preference",
+            reason: "the processor prefers saving energy to speed (EPP)",
+            detail: "With intel_pstate or amd_pstate in active mode, this hint decides how fast the clock rises, whatever the \
+                     governor is called.",
+            source: "admin-guide/pm/intel_pstate: energy_performance_preference",
+            gain_percent: 3.0,
+            ..OF_HOST
+        },
+        proof: Proof::Setting,
+        counter: "",
+        read: energy_preference,
+    },
+    Fact {
+        about: About {
+            name: "isolated-cpus",
+            reason: "the scheduler places nothing on some CPUs",
+            detail: "CPUs of isolcpus= get only threads that are pinned to them. A server that is not pinned leaves them idle; one \
+                     that is needs no change.",
+            source: "admin-guide/kernel-parameters: isolcpus",
+            gain_percent: 2.5,
+            ..OF_HOST
+        },
+        proof: Proof::Setting,
+        counter: "",
+        read: isolated,
+    },
+    Fact {
+        about: About {
+            name: "tracing",
+            reason: "the kernel's tracer is on, and its functions cost more",
+            detail: "A function tracer adds work to every function of the kernel, an event to every place that it names, and a probe \
+                     to each call of its function.",
+            source: "trace/ftrace, trace/kprobetrace",
+            gain_percent: 4.0,
+            ..OF_HOST
+        },
+        proof: Proof::Setting,
+        counter: "",
+        read: tracing,
+    },
+    Fact {
+        about: About {
+            name: "link",
+            reason: "the card's link is slow or half duplex",
+            detail: "A gigabit carries 0.1 million responses of 1 kB a second. Half duplex is a failed negotiation: set both ends to \
+                     negotiate, and check the cable.",
+            source: "ethtool(8); ABI/testing/sysfs-class-net: speed, duplex",
+            scope: Scope::Device,
+            needs: Needs::Card,
+            gain_percent: 5.0,
+            ..OF_HOST
+        },
+        proof: Proof::Setting,
+        counter: "",
+        read: link,
+    },
+    Fact {
+        about: About {
+            name: "bond",
+            reason: "the device joins several cards, and has no queues or interrupts of its own",
+            detail: "Rings, queues, moderation and interrupts are those of the members. Examine each by its name.",
+            source: "networking/bonding",
+            scope: Scope::Device,
+            needs: Needs::Card,
+            gain_percent: 1.0,
+            ..OF_HOST
+        },
+        proof: Proof::Setting,
+        counter: "",
+        read: bond,
+    },
+    Fact {
+        about: About {
+            name: "socket-memory",
+            reason: "TCP has little room left for buffers or closed connections",
+            detail: "Beyond the third number of tcp_mem, or tcp_max_orphans closed connections that still send, the kernel logs \
+                     \"TCP: out of memory\" or \"too many orphaned sockets\" (\"Out of socket memory\" before Linux 3.3) and resets \
+                     connections. Find what fills them: slow clients, or responses that nobody reads.",
+            source: "proc_net_sockstat, ip-sysctl: tcp_mem, tcp_max_orphans",
+            gain_percent: 1.0,
+            ..OF_HOST
+        },
+        proof: Proof::Setting,
+        counter: "",
+        read: socket_memory,
+    },
+];
+
+/// A fact with a value, and advice if it is bad.
+fn reading(value: impl Into<String>, count: u64, advice: Option<String>) -> Reading {
+    Reading { value: value.into(), count, advice }
+}
+
+fn smt(host: &Host, _: &Served) -> Result<Reading, Unknown> {
+    let control = host.text("/sys/devices/system/cpu/smt/control")?;
+    let advice = (control == "off").then(|| {
+        "the second thread of each core is off: if nothing here needs that, echo on > /sys/devices/system/cpu/smt/control"
+            .to_owned()
+    });
+    Ok(reading(control, u64::from(advice.is_some()), advice))
+}
+
+/// The file that limits the clock to the base frequency, and the value that does.
+const TURBO: [(&str, &str, &str); 2] = [
+    ("/sys/devices/system/cpu/intel_pstate/no_turbo", "1", "0"),
+    ("/sys/devices/system/cpu/cpufreq/boost", "0", "1"),
+];
+
+fn turbo(host: &Host, _: &Served) -> Result<Reading, Unknown> {
+    let (path, off, on, now) = TURBO
+        .iter()
+        .find_map(|(path, off, on)| Some((path, off, on, host.text(path).ok()?)))
+        .ok_or_else(|| Unknown("the kernel does not control the clock of these CPUs".to_owned()))?;
+    let advice = (now == *off).then(|| format!("turbo is off: echo {on} > {path}"));
+    Ok(reading(if now == *off { "off" } else { "on" }, u64::from(now == *off), advice))
+}
+
+/// Preferences that hold the clock back.
+const SAVING: [&str; 3] = ["power", "balance_power", "default"];
+
+fn energy_preference(host: &Host, _: &Served) -> Result<Reading, Unknown> {
+    let path = "/sys/devices/system/cpu/cpu0/cpufreq/energy_performance_preference";
+    let now = host.text(path)?;
+    let advice = SAVING.contains(&now.as_str()).then(|| {
+        format!("the processor saves energy ({now}): echo performance > {}", path.replace("cpu0", "cpu*"))
+    });
+    Ok(reading(now, u64::from(advice.is_some()), advice))
+}
+
+fn isolated(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+    let text = host.text("/sys/devices/system/cpu/isolated")?;
+    let cpus = crate::cpus::of_list(&text);
+    if cpus.is_empty() {
+        return Ok(reading("none", 0, None));
+    }
+    let mut used = Vec::new();
+    for thread in served.threads(host)? {
+        let status = host.text(&format!("/proc/{thread}/status")).unwrap_or_default();
+        let list =
+            status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
+        used.extend(crate::cpus::of_list(list.trim()));
+    }
+    let is_used = cpus.iter().any(|cpu| used.contains(cpu));
+    let advice = (!is_used).then(|| {
+        format!("CPUs {text} are isolated and idle: pin workers there (flatout serve --cpus {text}), or boot without isolcpus")
+    });
+    Ok(reading(text.as_str(), cpus.len() as u64, advice))
+}
+
+/// The folder of the tracer, and where it was before Linux 4.1.
+const TRACERS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+fn tracing(host: &Host, _: &Served) -> Result<Reading, Unknown> {
+    let folder =
+        TRACERS.into_iter().find(|folder| host.has(&format!("{folder}/current_tracer"))).ok_or_else(
+            || Unknown("the tracer's files are not mounted, or only root may read them".to_owned()),
+        )?;
+    let is_on = host.text(&format!("{folder}/tracing_on")).is_ok_and(|on| on == "1");
+    let tracer = host.text(&format!("{folder}/current_tracer"))?;
+    let count = |name: &str| {
+        host.text(&format!("{folder}/{name}"))
+            .unwrap_or_default()
+            .lines()
+            .filter(|line| !line.is_empty())
+            .count()
+    };
+    let (events, probes) = (count("set_event"), count("kprobe_events"));
+    let mut found = Vec::new();
+    let mut ends = Vec::new();
+    if tracer != "nop" && is_on {
+        found.push(format!("tracer {tracer}"));
+        ends.push(format!("echo nop > {folder}/current_tracer"));
+    }
+    if events > 0 && is_on {
+        found.push(format!("{events} events"));
+        ends.push(format!("echo > {folder}/set_event"));
+    }
+    if probes > 0 {
+        found.push(format!("{probes} probes"));
+        ends.push(format!("see {folder}/kprobe_events"));
+    }
+    let value = if found.is_empty() { "off".to_owned() } else { found.join(", ") };
+    let advice = format!("{value}: if nobody uses that now, {}", ends.join("; "));
+    Ok(reading(value, found.len() as u64, (!found.is_empty()).then_some(advice)))
+}
+
+/// A slower link is the bottleneck of most servers, in Mbit/s.
+const SPEED_MIN: i64 = 1000;
+
+fn link(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+    let device = served.card(host)?;
+    // A virtual card reports no speed, or -1.
+    let speed = host.number::<i64>(&format!("/sys/class/net/{device}/speed")).unwrap_or(-1);
+    let duplex = host.text(&format!("/sys/class/net/{device}/duplex")).unwrap_or_default();
+    let value = match speed {
+        1.. => format!("{speed} Mbit/s, {duplex} duplex"),
+        _ => "not known".to_owned(),
+    };
+    let advice = match (duplex.as_str(), speed) {
+        ("half", _) => {
+            Some(format!("{device} runs half duplex: let both ends negotiate, and check the cable"))
+        }
+        (_, 1..SPEED_MIN) => {
+            Some(format!("{device} runs at {speed} Mbit/s: check the cable and the switch's port"))
+        }
+        _ => None,
+    };
+    Ok(reading(value, u64::try_from(speed).unwrap_or(0), advice))
+}
+
+fn bond(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+    let device = served.card(host)?;
+    let path = format!("/sys/class/net/{device}/bonding/slaves");
+    if !host.has(&path) {
+        return Ok(reading("one card", 0, None));
+    }
+    let members = host.text(&path)?;
+    let commands: Vec<String> =
+        members.split_whitespace().map(|member| format!("flatout tune --interface {member}")).collect();
+    let advice = format!("the cards behind {device} have the queues and interrupts: {}", commands.join(", "));
+    Ok(reading(members.as_str(), commands.len() as u64, (!commands.is_empty()).then_some(advice)))
+}
+
+/// A limit that is used this far is worth reporting, in percent.
+const USED_PERCENT_MAX: u64 = 80;
+
+fn socket_memory(host: &Host, _: &Served) -> Result<Reading, Unknown> {
+    let text = host.text("/proc/net/sockstat")?;
+    let tcp = text.lines().find_map(|line| line.strip_prefix("TCP: ")).unwrap_or_default();
+    let words: Vec<&str> = tcp.split_whitespace().collect();
+    let of = |name: &str| {
+        let at = words.iter().position(|word| *word == name)?;
+        words.get(at + 1)?.parse::<u64>().ok()
+    };
+    let unknown = || Unknown("/proc/net/sockstat does not report TCP".to_owned());
+    let (pages, orphans) = (of("mem").ok_or_else(unknown)?, of("orphan").ok_or_else(unknown)?);
+    let limits = host.text("/proc/sys/net/ipv4/tcp_mem")?;
+    let pages_max =
+        limits.split_whitespace().nth(2).and_then(|max| max.parse::<u64>().ok()).unwrap_or(u64::MAX);
+    let orphans_max = host.number::<u64>("/proc/sys/net/ipv4/tcp_max_orphans").unwrap_or(u64::MAX);
+    let is_near = |used: u64, max: u64| used.saturating_mul(100) >= max.saturating_mul(USED_PERCENT_MAX);
+    let advice = if is_near(pages, pages_max) {
+        Some(format!(
+            "buffers use {pages} of {pages_max} pages: find the connections (ss -tm), or raise tcp_mem"
+        ))
+    } else if is_near(orphans, orphans_max) {
+        Some(format!(
+            "{orphans} of {orphans_max} closed connections still send: find the clients (ss -to state fin-wait-1)"
+        ))
+    } else {
+        None
+    };
+    Ok(reading(format!("{pages} pages, {orphans} orphans"), pages, advice))
+}

@@ -1,0 +1,2 @@
+// Step 1 of docs/tutorial.md.
+include!(concat!(env!("OUT_DIR"), "/1/main.rs"));

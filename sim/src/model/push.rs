@@ -1,0 +1,171 @@
+//! What subscribers of channels must get: each message once, in the order in which they were published, or the word that some are lost.
+
+use std::collections::VecDeque;
+
+/// Channels of a run.
+pub(crate) const CHANNELS: usize = 3;
+
+/// Where channels are.
+pub(crate) const CHANNELS_PATH: &str = "/channels";
+
+pub(crate) fn channel_name(channel: usize) -> String {
+    format!("channel-{channel}")
+}
+
+/// A published message.
+#[derive(Debug, Clone)]
+struct Published {
+    channel: usize,
+    /// The server's name for it.
+    id: String,
+    at_ns: u64,
+}
+
+/// All messages, in their order.
+#[derive(Debug, Default)]
+pub(crate) struct Channels {
+    published: Vec<Published>,
+    /// Nothing is published any more.
+    pub(crate) has_ended: bool,
+}
+
+/// What a subscriber has got so far.
+#[derive(Debug, Clone)]
+pub(crate) struct Position {
+    pub(crate) channels: Vec<usize>,
+    /// All messages before this one, of all channels, were received or are not for it. `None`: those after a moment that is not known
+    /// exactly.
+    next: Option<usize>,
+    /// That moment is between these two, as numbers of messages.
+    from: usize,
+    to: usize,
+}
+
+impl Channels {
+    /// The text of the next message.
+    pub(crate) fn next_text(&self, random: &mut fastrand::Rng) -> String {
+        let length = match random.u8(..8) {
+            0 => 60_000,
+            1 => random.usize(..4_000),
+            _ => random.usize(..60),
+        };
+        text(self.published.len(), length)
+    }
+
+    /// A message was published.
+    pub(crate) fn publish(&mut self, channel: usize, id: String, now_ns: u64) {
+        self.published.push(Published { channel, id, at_ns: now_ns });
+    }
+
+    /// A subscriber is about to ask.
+    pub(crate) fn ask(&self, channels: Vec<usize>) -> Position {
+        let count = self.published.len();
+        Position { channels, next: None, from: count, to: count }
+    }
+
+    /// A new subscriber has the head of its response: it gets what is published from now on.
+    pub(crate) fn joined(&self, position: &mut Position) {
+        position.to = self.published.len();
+    }
+
+    /// The last message of a subscriber, by the server's name for it: there it goes on.
+    pub(crate) fn last_id(&self, position: &Position) -> Option<&str> {
+        let last = self.published.get(position.next?.checked_sub(1)?)?;
+        Some(&last.id)
+    }
+
+    /// A subscriber has got a message, after the word that some are lost if `has_gap`.
+    pub(crate) fn received(
+        &self,
+        position: &mut Position,
+        id: &str,
+        got: &str,
+        has_gap: bool,
+        history: usize,
+    ) -> Result<(), String> {
+        let at = self.published.iter().position(|message| message.id == id);
+        let at = at.ok_or_else(|| format!("a subscriber got message {id}, which nobody published"))?;
+        if got != text(at, got.len()) {
+            return Err(format!("a subscriber got message {at} with other data"));
+        }
+        if !position.channels.contains(&self.published[at].channel) {
+            return Err(format!("a subscriber got message {at} of a channel that it does not have"));
+        }
+        let first = position.next.unwrap_or(position.from);
+        if at < first {
+            return Err(format!("a subscriber got message {at} again, or after message {}", first - 1));
+        }
+        let surely = position.next.unwrap_or(position.to);
+        let lost = (surely..at).find(|lost| position.channels.contains(&self.published[*lost].channel));
+        if let Some(lost) = lost {
+            let channel = self.published[lost].channel;
+            let behind =
+                self.published[lost + 1..].iter().filter(|message| message.channel == channel).count();
+            if !has_gap {
+                return Err(format!("a subscriber got message {at}, but not message {lost}"));
+            }
+            if behind < history {
+                return Err(format!(
+                    "a subscriber was told that message {lost} is lost, but there are only {behind} newer ones in its channel"
+                ));
+            }
+        }
+        position.next = Some(at + 1);
+        Ok(())
+    }
+
+    /// The first message that a subscriber surely gets and has not got, and when it was published.
+    pub(crate) fn awaited(&self, position: &Position) -> Option<(usize, u64)> {
+        let first = position.next.unwrap_or(position.to);
+        let mut rest = self.published.iter().enumerate().skip(first);
+        let (at, message) = rest.find(|(_, message)| position.channels.contains(&message.channel))?;
+        Some((at, message.at_ns))
+    }
+}
+
+/// The data of a message: its number, and digits that follow from it.
+fn text(number: usize, length: usize) -> String {
+    let digits = (0..).map(|at: usize| match (at + number) % 50 {
+        // Lines are sent one by one.
+        0 => '\n',
+        other => char::from(b'0' + (other * 7 % 10) as u8),
+    });
+    let begin = format!("message {number} ");
+    let rest = length.saturating_sub(begin.len());
+    begin.chars().chain(digits.take(rest)).collect()
+}
+
+/// An event of a stream.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) id: Option<String>,
+    pub(crate) event: Option<String>,
+    pub(crate) data: String,
+}
+
+/// Takes whole events from the front of a stream, by the rules of the HTML standard for `text/event-stream`.
+pub(crate) fn take_events(stream: &mut Vec<u8>) -> Result<VecDeque<Received>, String> {
+    let mut found = VecDeque::new();
+    while let Some(end) = stream.windows(2).position(|two| two == b"\n\n") {
+        let block =
+            String::from_utf8(stream.drain(..end + 2).collect()).map_err(|_| "an event that is no text")?;
+        let (mut received, mut lines) = (Received::default(), Vec::new());
+        for line in block.lines() {
+            let (name, value) = line.split_once(':').unwrap_or((line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match name {
+                "id" => received.id = Some(value.to_owned()),
+                "event" => received.event = Some(value.to_owned()),
+                "data" => lines.push(value.to_owned()),
+                // A comment, or when to come back.
+                "" | "retry" => {}
+                other => return Err(format!("a line of an event with the name {other:?}")),
+            }
+        }
+        if !lines.is_empty() {
+            received.data = lines.join("\n");
+            found.push_back(received);
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,265 @@
+//! Publishers of messages, and subscribers that get them as Server-Sent Events: they come, read slowly, break off and come back.
+
+use std::path::Path;
+
+use flatout_push::{History, Hub, Kind, Plan};
+
+use crate::client::connect;
+use crate::message::{Decoder, Framing, Head, Start};
+use crate::model::push::{CHANNELS, CHANNELS_PATH, Position, channel_name, take_events};
+use crate::scene::{Channels, TIME_MAX};
+use crate::socket::{Received, Sent, Socket, draw_piece, draw_room};
+use crate::trace::{Actor, Event};
+use crate::world::Shared;
+
+/// The longest time between two messages.
+const PUBLISH_PAUSE_NS_MAX: u64 = 1_000_000_000;
+
+/// Messages that are published at once.
+const BURST_MAX: u32 = 40;
+
+/// The longest pause of a subscriber.
+const PAUSE_NS_MAX: u64 = 10_000_000_000;
+
+/// How long a message may be on its way to a subscriber that reads.
+const ARRIVAL_NS_MAX: u64 = 10_000_000_000;
+
+/// What a route with channels is served by.
+pub(crate) fn plan(channels: Channels) -> Plan {
+    Plan {
+        prefix: CHANNELS_PATH.to_owned(),
+        group: "channels".to_owned(),
+        history: History { kind: Kind::Log, count: channels.history, age: 100 * TIME_MAX },
+        lag_max: channels.lag_max,
+        ..Plan::default()
+    }
+}
+
+pub(crate) struct Publisher {
+    random: fastrand::Rng,
+    hub: Hub,
+    left: u32,
+    at_ns: u64,
+}
+
+impl Publisher {
+    pub(crate) fn new(hub: Hub, channels: Option<Channels>, random: fastrand::Rng) -> Publisher {
+        Publisher { random, hub, left: channels.map_or(0, |channels| channels.messages), at_ns: 0 }
+    }
+
+    pub(crate) fn wakes_at_ns(&self) -> Option<u64> {
+        (self.left > 0).then_some(self.at_ns)
+    }
+
+    /// Publishes some messages, if it is time.
+    pub(crate) fn step(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
+        let Some(channels) = shared.scene.channels.filter(|_| self.left > 0) else { return Ok(false) };
+        if shared.now_ns < self.at_ns {
+            return Ok(false);
+        }
+        let count = if self.random.u8(..6) == 0 { self.random.u32(1..=BURST_MAX) } else { 1 }.min(self.left);
+        let plan = plan(channels);
+        for _ in 0..count {
+            let (channel, text) =
+                (self.random.usize(..CHANNELS), shared.model.channels.next_text(&mut self.random));
+            shared.event(Actor::Operator, Event::Publish(channel, text.len()));
+            let id = self.hub.publish(&channel_name(channel), text, &plan);
+            let id = id.map_err(|refused| format!("a message was not published: {refused}"))?;
+            shared.model.channels.publish(channel, id, shared.now_ns);
+        }
+        self.left -= count;
+        shared.model.channels.has_ended = self.left == 0;
+        self.at_ns = shared.now_ns + self.random.u64(..PUBLISH_PAUSE_NS_MAX);
+        Ok(true)
+    }
+}
+
+pub(crate) struct Subscriber {
+    number: usize,
+    random: fastrand::Rng,
+    position: Position,
+    connection: Option<Connection>,
+    is_done: bool,
+    wakes_at_ns: u64,
+    /// It reads since then: before, messages could not arrive.
+    reads_since_ns: u64,
+}
+
+struct Connection {
+    socket: Socket,
+    output: Vec<u8>,
+    input: Vec<u8>,
+    body: Option<Decoder>,
+    stream: Vec<u8>,
+    has_gap: bool,
+    /// It has paused, or one burst of messages is more than it may be behind: the server may find it too slow.
+    is_slow: bool,
+}
+
+impl Subscriber {
+    pub(crate) fn new(number: usize, mut random: fastrand::Rng) -> Subscriber {
+        let mut channels: Vec<usize> = (0..CHANNELS).collect();
+        random.shuffle(&mut channels);
+        channels.truncate(random.usize(1..=CHANNELS));
+        Subscriber {
+            number,
+            position: crate::model::push::Channels::default().ask(channels),
+            random,
+            connection: None,
+            is_done: false,
+            wakes_at_ns: 0,
+            reads_since_ns: 0,
+        }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    pub(crate) fn wakes_at_ns(&self) -> Option<u64> {
+        (!self.is_done).then_some(self.wakes_at_ns)
+    }
+
+    /// Does one thing. Returns whether there was one.
+    pub(crate) fn step(&mut self, folder: &Path, shared: &mut Shared<'_>) -> Result<bool, String> {
+        if self.is_done || shared.now_ns < self.wakes_at_ns {
+            return Ok(false);
+        }
+        let actor = Actor::Subscriber(self.number);
+        let Some(connection) = &mut self.connection else {
+            self.connect(folder, shared)?;
+            return Ok(true);
+        };
+        if !connection.output.is_empty() {
+            let piece = draw_piece(&mut self.random, connection.output.len());
+            match connection.socket.send(&connection.output[..piece]) {
+                Sent::Bytes(bytes) => {
+                    connection.output.drain(..bytes);
+                    shared.event(actor, Event::Sent(bytes));
+                    return Ok(true);
+                }
+                Sent::Full => {}
+                Sent::Broken => return self.end(shared),
+            }
+        }
+        if self.random.u8(..64) == 0 {
+            return Ok(self.interrupt(shared));
+        }
+        self.receive(shared)
+    }
+
+    /// Pauses, or breaks off.
+    fn interrupt(&mut self, shared: &mut Shared<'_>) -> bool {
+        let actor = Actor::Subscriber(self.number);
+        let pause_ns = self.random.u64(1..=PAUSE_NS_MAX);
+        self.wakes_at_ns = shared.now_ns + pause_ns;
+        self.reads_since_ns = self.wakes_at_ns;
+        if self.random.bool() {
+            shared.event(actor, Event::Close);
+            self.connection = None;
+        } else if let Some(connection) = &mut self.connection {
+            connection.is_slow = true;
+            shared.event(actor, Event::Pause(pause_ns / 1_000_000));
+        }
+        true
+    }
+
+    fn connect(&mut self, folder: &Path, shared: &mut Shared<'_>) -> Result<(), String> {
+        let actor = Actor::Subscriber(self.number);
+        let socket = connect(folder, false, &mut self.random, shared, actor)?;
+        let names: Vec<String> =
+            self.position.channels.iter().map(|channel| channel_name(*channel)).collect();
+        let mut request = format!("GET {CHANNELS_PATH}/{} HTTP/1.1\r\nHost: a.test\r\n", names.join(","));
+        match shared.model.channels.last_id(&self.position) {
+            Some(id) => request += &format!("Last-Event-ID: {id}\r\n"),
+            None => self.position = shared.model.channels.ask(self.position.channels.clone()),
+        }
+        request += "\r\n";
+        self.reads_since_ns = shared.now_ns;
+        self.connection = Some(Connection {
+            socket,
+            output: request.into_bytes(),
+            input: Vec::new(),
+            body: None,
+            stream: Vec::new(),
+            has_gap: false,
+            is_slow: shared.scene.channels.is_some_and(|channels| channels.lag_max < BURST_MAX),
+        });
+        Ok(())
+    }
+
+    fn receive(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
+        let actor = Actor::Subscriber(self.number);
+        let Some(connection) = &mut self.connection else { return Ok(false) };
+        let most = draw_room(&mut self.random);
+        match connection.socket.receive(&mut connection.input, most) {
+            Received::Nothing => return self.rest(shared),
+            Received::Bytes(bytes) => shared.event(actor, Event::Received(bytes)),
+            Received::End | Received::Reset => return self.end(shared),
+        }
+        if connection.body.is_none() {
+            let Some((head, length)) = Head::response(&connection.input)? else { return Ok(true) };
+            connection.input.drain(..length);
+            let Start::Response { status } = head.start else { return Err("no response".to_owned()) };
+            if status != 200 {
+                return Err(format!("subscriber {}: {status} instead of a stream", self.number));
+            }
+            connection.body = Some(Decoder::new(head.framing(Framing::Close)?));
+            shared.model.channels.joined(&mut self.position);
+        }
+        if let Some(decoder) = &mut connection.body {
+            decoder.take(&mut connection.input)?;
+            connection.stream.append(&mut decoder.body);
+        }
+        for event in take_events(&mut connection.stream)? {
+            if event.event.as_deref() == Some("gap") {
+                connection.has_gap = true;
+                continue;
+            }
+            // The server ends subscribers that are too far behind, with this code.
+            if event.event.as_deref() == Some("end") && event.data.contains("1013") && connection.is_slow {
+                continue;
+            }
+            let id = event.id.as_ref().ok_or_else(|| format!("an event without an id: {event:.200?}"))?;
+            let (has_gap, history) = (std::mem::take(&mut connection.has_gap), shared.history());
+            let received =
+                shared.model.channels.received(&mut self.position, id, &event.data, has_gap, history);
+            received.map_err(|message| format!("subscriber {}: {message}", self.number))?;
+        }
+        Ok(true)
+    }
+
+    /// There is nothing to receive.
+    fn rest(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
+        let Some((awaited, published_ns)) = shared.model.channels.awaited(&self.position) else {
+            if !shared.model.channels.has_ended {
+                return Ok(false);
+            }
+            shared.event(Actor::Subscriber(self.number), Event::Close);
+            (self.connection, self.is_done) = (None, true);
+            return Ok(true);
+        };
+        // A connection that is not accepted yet is not judged by this.
+        if shared.now_ns > published_ns.max(self.reads_since_ns) + ARRIVAL_NS_MAX {
+            let seconds = ARRIVAL_NS_MAX / 1_000_000_000;
+            return Err(format!(
+                "subscriber {}: message {awaited} has not come within {seconds} s",
+                self.number
+            ));
+        }
+        Ok(false)
+    }
+
+    /// The server has ended the connection.
+    fn end(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
+        shared.event(Actor::Subscriber(self.number), Event::Closed);
+        let is_slow = self.connection.take().is_some_and(|connection| connection.is_slow);
+        if !is_slow {
+            return Err(format!(
+                "subscriber {}: the server has ended the stream of one that reads",
+                self.number
+            ));
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,332 @@
+//! `flatout controller` with a folder of objects: routes, endpoints that change under load, certificates, mistakes.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use flatout_tests::authority::Authority;
+use flatout_tests::peers::free_port;
+use flatout_tests::{Answer, Folder, Server, program, until};
+
+const CLASS: &str = "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: flatout}\n\
+                     spec: {controllerName: flatout.dev/controller}\n";
+
+/// A controller for the objects of a folder.
+struct Cluster {
+    folder: Folder,
+    certificates: Folder,
+    port: u16,
+    secure_port: u16,
+    health: u16,
+    server: Option<Server>,
+}
+
+impl Cluster {
+    /// A gateway with a listener for all hosts, and these further objects.
+    fn start(objects: &str) -> Cluster {
+        let [port, secure_port, health] = [(); 3].map(|()| free_port());
+        let (folder, certificates) = (Folder::new(), Folder::new());
+        let mut cluster = Cluster { folder, certificates, port, secure_port, health, server: None };
+        cluster.gateway("");
+        cluster.folder.write("objects.yaml", objects);
+        let mut command = Command::new(program("flatout"));
+        command.arg("controller").arg("--dir").arg(&cluster.folder.0).args(["--address", "127.0.0.1"]);
+        command.args(["--health", &format!("127.0.0.1:{health}"), "--workers", "2", "--certificates"]);
+        command.arg(cluster.state());
+        cluster.server = Some(Server::start(command));
+        cluster
+    }
+
+    fn state(&self) -> PathBuf {
+        self.certificates.0.join("state")
+    }
+
+    /// Writes the gateway, with further listeners.
+    fn gateway(&self, listeners: &str) {
+        let port = self.port;
+        let text = format!(
+            "{CLASS}---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: gw}}\nspec:\n  \
+             gatewayClassName: flatout\n  listeners:\n  - {{name: http, port: {port}, protocol: HTTP}}\n{listeners}"
+        );
+        self.folder.write("gateway.yaml", text);
+    }
+
+    fn objects(&self, text: &str) {
+        self.folder.write("objects.yaml", text);
+    }
+
+    fn get(&self, host: &str, target: &str, fields: &str) -> Answer {
+        get(self.port, host, target, fields)
+    }
+
+    fn said(&self) -> Vec<String> {
+        self.server.as_ref().map(Server::said).unwrap_or_default()
+    }
+
+    fn reloads(&self) -> usize {
+        self.said().iter().filter(|line| line.contains("reloaded the objects")).count()
+    }
+}
+
+fn get(port: u16, host: &str, target: &str, fields: &str) -> Answer {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(flatout_tests::PATIENCE)).unwrap();
+    let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n{fields}Connection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    flatout_tests::answers(&flatout_tests::read_to_close(&mut stream), false).remove(0)
+}
+
+/// A server whose `/name` is its name.
+struct Backend {
+    name: &'static str,
+    server: Server,
+    _folder: Folder,
+}
+
+fn backend(name: &'static str) -> Backend {
+    let folder = Folder::new();
+    folder.write("name", name);
+    folder.write("x/name", format!("{name} below x"));
+    Backend { name, server: Server::site(&folder.0, &["--workers", "1"]), _folder: folder }
+}
+
+/// A service of this name with these endpoints.
+fn service(name: &str, backends: &[&Backend]) -> String {
+    let slice = |(at, backend): (usize, &&Backend)| {
+        let port = backend.server.address.port();
+        format!(
+            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}-{at}, labels: \
+             {{kubernetes.io/service-name: {name}}}}}\naddressType: IPv4\nports: [{{name: '', port: {port}}}]\n\
+             endpoints: [{{addresses: [127.0.0.1]}}]\n"
+        )
+    };
+    let slices: String = backends.iter().enumerate().map(slice).collect();
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{ports: [{{port: 80}}]}}\n{slices}"
+    )
+}
+
+fn route(name: &str, spec: &str) -> String {
+    format!(
+        "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: {name}}}\nspec:\n  \
+         parentRefs: [{{name: gw}}]\n{spec}\n"
+    )
+}
+
+const TO_APP: &str = "  rules: [{backendRefs: [{name: app, port: 80}]}]";
+
+#[test]
+fn routes_lead_to_services_by_host_path_and_field() {
+    let (a, b) = (backend("a"), backend("b"));
+    let rules = "  hostnames: [one.test, '*.two.test']\n  rules:\n  - backendRefs: [{name: app, port: 80}]\n  \
+                 - matches: [{headers: [{name: to, value: b}]}]\n    backendRefs: [{name: other, port: 80}]\n  \
+                 - matches: [{path: {value: /cut}}]\n    filters: [{type: URLRewrite, urlRewrite: {path: {type: \
+                 ReplacePrefixMatch, replacePrefixMatch: /x}}}, {type: ResponseHeaderModifier, responseHeaderModifier: \
+                 {set: [{name: X-Cut, value: 'yes'}]}}]\n    backendRefs: [{name: app, port: 80}]\n  \
+                 - matches: [{path: {value: /away}}]\n    filters: [{type: RequestRedirect, requestRedirect: {scheme: https, \
+                 statusCode: 301}}]\n  - matches: [{path: {type: Exact, value: /none}}]\n    backendRefs: [{name: missing, \
+                 port: 80}]\n  - matches: [{method: DELETE, path: {value: /name}}]\n    backendRefs: [{name: missing, port: 80}]";
+    let cluster = Cluster::start(&(service("app", &[&a]) + &service("other", &[&b]) + &route("r", rules)));
+    for (host, target, fields, status, body) in [
+        ("one.test", "/name", "", 200, "a"),
+        ("ONE.test:80", "/name", "", 200, "a"),
+        ("x.two.test", "/name", "", 200, "a"),
+        ("one.test", "/name", "To: b\r\n", 200, "b"),
+        ("one.test", "/cut/name", "", 200, "a below x"),
+    ] {
+        let answer = cluster.get(host, target, fields);
+        assert_eq!((answer.status, answer.text().as_str()), (status, body), "{host} {target} {fields}");
+    }
+    assert_eq!(cluster.get("one.test", "/cut/name", "").field("x-cut"), Some("yes"));
+    let away = cluster.get("one.test", "/away/x?q=1", "");
+    assert_eq!((away.status, away.field("location")), (301, Some("https://one.test/away/x?q=1")));
+    assert_eq!(cluster.get("one.test", "/none", "").status, 500);
+    for host in ["two.test", "three.test"] {
+        assert_eq!(cluster.get(host, "/name", "").status, 404, "{host}");
+    }
+    assert_eq!(get(cluster.health, "any", "/readyz", "").text(), "ok\n");
+    assert!(cluster.said().iter().any(|line| line.contains("BackendNotFound")), "{:?}", cluster.said());
+}
+
+#[test]
+fn weights_share_requests_and_a_missing_service_gets_its_share_of_500() {
+    let (a, b) = (backend("a"), backend("b"));
+    let rules = "  rules: [{backendRefs: [{name: app, port: 80, weight: 2}, {name: other, port: 80, weight: 1}, \
+                 {name: missing, port: 80, weight: 1}]}]";
+    let cluster = Cluster::start(&(service("app", &[&a]) + &service("other", &[&b]) + &route("r", rules)));
+    const COUNT: usize = 400;
+    let answers: Vec<Answer> = (0..COUNT).map(|_| cluster.get("h", "/name", "")).collect();
+    let count = |is_it: &dyn Fn(&Answer) -> bool| answers.iter().filter(|it| is_it(it)).count();
+    let (to_a, to_b, lost) =
+        (count(&|it| it.text() == a.name), count(&|it| it.text() == b.name), count(&|it| it.status == 500));
+    assert_eq!(to_a + to_b + lost, COUNT);
+    // More than six standard deviations away from the expected 200, 100 and 100.
+    assert!(
+        (140..=260).contains(&to_a) && (48..=152).contains(&to_b) && (48..=152).contains(&lost),
+        "{to_a} {to_b} {lost}"
+    );
+}
+
+#[test]
+fn endpoints_change_under_load_without_a_reload_or_a_lost_request() {
+    let backends = [backend("a"), backend("b"), backend("c")];
+    let with = |chosen: &[usize]| {
+        let chosen: Vec<&Backend> = chosen.iter().map(|at| &backends[*at]).collect();
+        service("app", &chosen) + &route("r", TO_APP)
+    };
+    let cluster = Cluster::start(&with(&[0]));
+    let (is_over, requests, failures) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                // One connection for all requests: it must stay.
+                let mut stream = TcpStream::connect(("127.0.0.1", cluster.port)).unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                while !is_over.load(Ordering::Relaxed) {
+                    let request = b"GET /name HTTP/1.1\r\nHost: h\r\n\r\n";
+                    let mut buffer = [0; 1024];
+                    let read = stream.write_all(request).and_then(|()| stream.read(&mut buffer)).unwrap_or(0);
+                    let is_good = buffer[..read].starts_with(b"HTTP/1.1 200");
+                    requests.fetch_add(1, Ordering::Relaxed);
+                    failures.fetch_add(u64::from(!is_good), Ordering::Relaxed);
+                    if read == 0 {
+                        break;
+                    }
+                }
+            });
+        }
+        for chosen in [&[0, 1][..], &[1], &[1, 2], &[2], &[0, 2], &[0, 1, 2], &[1]] {
+            let before = requests.load(Ordering::Relaxed);
+            cluster.objects(&with(chosen));
+            let names: Vec<&str> = chosen.iter().map(|at| backends[*at].name).collect();
+            until("the new endpoints serve", || {
+                let seen: Vec<String> = (0..12).map(|_| cluster.get("h", "/name", "").text()).collect();
+                names.iter().all(|name| seen.iter().any(|it| it == name))
+                    && seen.iter().all(|it| names.contains(&it.as_str()))
+            });
+            until("requests go on", || requests.load(Ordering::Relaxed) > before + 20);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!((failures.load(Ordering::Relaxed), cluster.reloads()), (0, 0), "{:?}", cluster.said());
+    assert!(requests.load(Ordering::Relaxed) > 200);
+}
+
+#[test]
+fn a_service_without_endpoints_serves_once_it_has_one() {
+    let a = backend("a");
+    let cluster = Cluster::start(&(service("app", &[]) + &route("r", TO_APP)));
+    assert_eq!(cluster.get("h", "/name", "").status, 502);
+    cluster.objects(&(service("app", &[&a]) + &route("r", TO_APP)));
+    until("it serves", || cluster.get("h", "/name", "").status == 200);
+    cluster.objects(&(service("app", &[]) + &route("r", TO_APP)));
+    until("it serves no more", || cluster.get("h", "/name", "").status == 502);
+    assert_eq!(cluster.reloads(), 0);
+}
+
+#[test]
+fn broken_files_and_objects_leave_the_others() {
+    let a = backend("a");
+    let good = service("app", &[&a]) + &route("r", TO_APP);
+    let cluster = Cluster::start(&good);
+    cluster.objects("kind: [");
+    until("the mistake is reported", || cluster.said().iter().any(|line| line.contains("objects.yaml")));
+    assert_eq!(cluster.get("h", "/name", "").text(), "a");
+    let odd = "  hostnames: [odd.test]\n  rules:\n  - filters: [{type: ResponseHeaderModifier, responseHeaderModifier: \
+               {set: [{name: 'no field', value: x}]}}]\n    backendRefs: [{name: app, port: 80}]";
+    cluster.objects(
+        &(good.clone() + &route("odd", odd) + &route("late", "  hostnames: [late.test]\n  rules: []")),
+    );
+    until("the rest is served", || cluster.get("odd.test", "/name", "").status == 404);
+    assert_eq!(cluster.get("h", "/name", "").text(), "a");
+    // A route without rules takes nothing away from the others.
+    assert_eq!(cluster.get("late.test", "/name", "").text(), "a");
+    assert_eq!(cluster.reloads(), 1, "{:?}", cluster.said());
+}
+
+#[test]
+fn a_port_that_is_in_use_leaves_the_other_listeners() {
+    let a = backend("a");
+    let cluster = Cluster::start(&(service("app", &[&a]) + &route("r", TO_APP)));
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (used, free) = (other.local_addr().unwrap().port(), cluster.secure_port);
+    cluster.gateway(&format!(
+        "  - {{name: used, port: {used}, protocol: HTTP}}\n  - {{name: free, port: {free}, protocol: HTTP}}\n"
+    ));
+    until("the free one is served", || TcpStream::connect(("127.0.0.1", free)).is_ok());
+    assert_eq!(get(free, "h", "/name", "").text(), "a");
+    assert!(cluster.said().iter().any(|line| line.contains("PortUnavailable")), "{:?}", cluster.said());
+}
+
+#[test]
+fn certificates_of_secrets_arrive_and_change_while_it_serves() {
+    let a = backend("a");
+    let cluster = Cluster::start(&(service("app", &[&a]) + &route("r", TO_APP)));
+    let authority = Authority::new();
+    let listeners = format!(
+        "  - {{name: s, port: {}, protocol: HTTPS, hostname: a.test, tls: {{certificateRefs: [{{name: cert}}]}}}}\n",
+        cluster.secure_port
+    );
+    cluster.gateway(&listeners);
+    until("the missing Secret is reported", || {
+        cluster.said().iter().any(|line| line.contains("InvalidCertificateRef"))
+    });
+    assert_eq!(cluster.get("h", "/name", "").text(), "a");
+    let indented = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
+    let write = |name: &str| {
+        authority.sign(name, name);
+        let [certificate, key] = ["pem", "key"]
+            .map(|end| std::fs::read_to_string(authority.path(&format!("{name}.{end}"))).unwrap());
+        cluster.folder.write(
+            "secret.yaml",
+            format!(
+                "apiVersion: v1\nkind: Secret\nmetadata: {{name: cert}}\nstringData:\n  tls.crt: |\n{}  tls.key: |\n{}",
+                indented(&certificate),
+                indented(&key)
+            ),
+        );
+    };
+    write("a.test");
+    until("it is served with TLS", || {
+        authority.curl("a.test", cluster.secure_port, "/name", &[]).as_deref() == Ok("a")
+    });
+    assert!(
+        authority.curl("b.test", cluster.secure_port, "/name", &["--insecure"]).is_err(),
+        "no listener has it"
+    );
+    write("b.test");
+    until("the other certificate is used", || {
+        authority.curl("a.test", cluster.secure_port, "/name", &[]).is_err()
+    });
+    assert_eq!(authority.curl("a.test", cluster.secure_port, "/name", &["--insecure"]).as_deref(), Ok("a"));
+    let keys = std::fs::read_dir(cluster.state()).unwrap().count();
+    assert_eq!(keys, 2, "the former ones are removed");
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let folder = Folder::new();
+    folder.write("a.yaml", "kind: Service\n");
+    for (arguments, status, text) in [
+        (vec!["--dir", "/nowhere"], 2, "/nowhere"),
+        (vec!["--dir", folder.0.to_str().unwrap()], 2, "without `kind` and `apiVersion`"),
+        (vec!["--dir", ".", "--address", "host"], 2, "--address"),
+        (vec!["--dir", ".", "--workers", "0"], 2, "--workers"),
+        (vec!["--lease", "x"], 2, "NAMESPACE/NAME"),
+        (vec![], 2, "no API server is configured"),
+    ] {
+        let output = Command::new(program("flatout"))
+            .arg("controller")
+            .args(&arguments)
+            .env_remove("KUBECONFIG")
+            .env("HOME", "/nowhere")
+            .output()
+            .unwrap();
+        let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?} {shown}");
+        assert!(shown.contains(text), "{arguments:?} {shown}");
+    }
+}

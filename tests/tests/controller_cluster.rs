@@ -1,0 +1,153 @@
+//! `flatout controller` with an API server: watches, statuses, an API server that goes away, two processes.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::Command;
+
+use flatout_tests::api_server::ApiServer;
+use flatout_tests::peers::free_port;
+use flatout_tests::{Answer, Folder, Server, program, until};
+use serde_json::{Value, json};
+
+const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/gateways";
+const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/httproutes";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
+
+/// An API server with a gateway and a route to a service without endpoints.
+fn api_server(port: u16) -> ApiServer {
+    let api = ApiServer::start();
+    let metadata = |name: &str| json!({"name": name, "namespace": "default", "generation": 1});
+    api.put(
+        "/apis/gateway.networking.k8s.io/v1/gatewayclasses",
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "flatout"},
+               "spec": {"controllerName": "flatout.dev/controller"}}),
+    );
+    api.put(
+        GATEWAYS,
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": metadata("gw"),
+               "spec": {"gatewayClassName": "flatout", "listeners": [{"name": "http", "port": port, "protocol": "HTTP"}]}}),
+    );
+    api.put(
+        "/api/v1/services",
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata("app"), "spec": {"ports": [{"port": 80}]}}),
+    );
+    api.put(ROUTES, route("r", "/"));
+    api
+}
+
+fn route(name: &str, path: &str) -> Value {
+    json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+           "metadata": {"name": name, "namespace": "default", "generation": 1},
+           "spec": {"parentRefs": [{"name": "gw"}], "rules": [{"matches": [{"path": {"type": "PathPrefix", "value": path}}],
+                    "backendRefs": [{"name": "app", "port": 80}]}]}})
+}
+
+fn slice(port: u16) -> Value {
+    json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+           "metadata": {"name": "app-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "app"}},
+           "ports": [{"name": "", "port": port}], "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": true}}]})
+}
+
+fn controller(api: &ApiServer, folder: &Folder, address: &str) -> Server {
+    let mut command = Command::new(program("flatout"));
+    command.args(["controller", "--address", address, "--workers", "1", "--health"]);
+    command.arg(format!("{address}:{}", free_port()));
+    command.arg("--certificates").arg(folder.0.join(format!("state-{address}")));
+    Server::start({
+        command.env("KUBECONFIG", api.config(folder));
+        command
+    })
+}
+
+fn get(address: &str, port: u16) -> Answer {
+    let mut stream = TcpStream::connect((address, port)).unwrap();
+    stream.set_read_timeout(Some(flatout_tests::PATIENCE)).unwrap();
+    stream.write_all(b"GET /json HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").unwrap();
+    flatout_tests::answers(&flatout_tests::read_to_close(&mut stream), false).remove(0)
+}
+
+fn reason(status: &Value, pointer: &str, name: &str) -> String {
+    let list = status.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
+    let found = list.iter().find(|it| it["type"] == name).cloned().unwrap_or_default();
+    format!("{} {}", found["status"].as_str().unwrap_or("-"), found["reason"].as_str().unwrap_or("-"))
+}
+
+#[test]
+fn objects_of_an_api_server_are_served_and_get_their_status() {
+    let (port, backend, folder) = (free_port(), Server::json(), Folder::new());
+    let api = api_server(port);
+    let server = controller(&api, &folder, "127.0.0.1");
+    assert_eq!(get("127.0.0.1", port).status, 502, "no endpoint");
+    api.put(SLICES, slice(backend.address.port()));
+    until("the endpoint serves", || get("127.0.0.1", port).status == 200);
+    assert!(!server.said().iter().any(|line| line.contains("reloaded")), "{:?}", server.said());
+    let status = || api.object(GATEWAYS, "default", "gw").unwrap()["status"].clone();
+    until("the status is written", || reason(&status(), "/conditions", "Programmed") == "True Programmed");
+    assert_eq!(status()["listeners"][0]["attachedRoutes"], 1);
+    assert_eq!(status()["addresses"][0]["value"], "127.0.0.1");
+    assert!(status()["conditions"][0]["lastTransitionTime"].as_str().unwrap().ends_with('Z'));
+    let of_route = || api.object(ROUTES, "default", "r").unwrap();
+    until("the route's too", || {
+        reason(&of_route(), "/status/parents/0/conditions", "ResolvedRefs") == "True ResolvedRefs"
+    });
+    api.remove("/api/v1/services", "default", "app");
+    until("the missing service is reported", || {
+        reason(&of_route(), "/status/parents/0/conditions", "ResolvedRefs") == "False BackendNotFound"
+    });
+    assert_eq!(get("127.0.0.1", port).status, 500);
+    let patches = api.patches();
+    api.put(
+        "/api/v1/services",
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "other", "namespace": "default"}}),
+    );
+    api.put(ROUTES, route("late", "/late"));
+    until("the next route gets one", || {
+        api.object(ROUTES, "default", "late").unwrap().pointer("/status/parents/0").is_some()
+    });
+    assert!(
+        api.patches() <= patches + 2,
+        "only what has changed is written: the route, and the gateway's count"
+    );
+}
+
+#[test]
+fn an_api_server_that_goes_away_leaves_the_last_plan_and_is_followed_again() {
+    let (port, backend, folder) = (free_port(), Server::json(), Folder::new());
+    let api = api_server(port);
+    api.put(SLICES, slice(backend.address.port()));
+    let server = controller(&api, &folder, "127.0.0.1");
+    until("it serves", || get("127.0.0.1", port).status == 200);
+    api.set_away(true);
+    until("that is reported", || {
+        server.said().iter().any(|line| line.contains("what was read stays in use"))
+    });
+    assert_eq!(get("127.0.0.1", port).status, 200);
+    // Deleted while nobody could watch.
+    api.remove(ROUTES, "default", "r");
+    api.set_away(false);
+    until("the change is found", || get("127.0.0.1", port).status == 404);
+    assert!(server.said().iter().any(|line| line.contains("responds again")), "{:?}", server.said());
+}
+
+#[test]
+fn one_of_two_processes_writes_statuses_and_both_serve() {
+    let (port, backend, folder) = (free_port(), Server::json(), Folder::new());
+    let api = api_server(port);
+    api.put(SLICES, slice(backend.address.port()));
+    let servers = ["127.0.0.1", "127.0.0.2"].map(|address| (controller(&api, &folder, address), address));
+    for (_, address) in &servers {
+        until("it serves", || get(address, port).status == 200);
+    }
+    until("there is a leader", || servers.iter().any(|(server, _)| leads(server)));
+    let status = || api.object(GATEWAYS, "default", "gw").unwrap()["status"].clone();
+    until("the status is written", || reason(&status(), "/conditions", "Programmed") == "True Programmed");
+    assert_eq!(servers.iter().filter(|(server, _)| leads(server)).count(), 1);
+    let lease = api.object(LEASES, "flatout-system", "flatout-controller").unwrap();
+    let holder = lease["spec"]["holderIdentity"].as_str().unwrap().to_owned();
+    assert!(servers.iter().any(|(server, _)| holder.ends_with(&format!("-{}", server.pid()))), "{holder}");
+}
+
+fn leads(server: &Server) -> bool {
+    server.said().iter().any(|line| line.contains("writes statuses"))
+}
