@@ -95,6 +95,7 @@ mod remote;
 #[path = "request_ids.rs"]
 mod request_ids;
 #[path = "rules.rs"]
+mod route_logs;
 mod rules;
 #[path = "screens.rs"]
 mod screens;

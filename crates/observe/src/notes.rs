@@ -51,18 +51,54 @@ impl Sites {
 /// log line has `-` for the upstream.
 const NOTES_MAX: usize = 16 << 10;
 
-/// The bit of a note for a request that is not logged: numbers of sites are smaller.
-const UNLOGGED: u64 = 1 << 15;
-const _: () = assert!(SITES_MAX <= 1 << 15);
-
-/// Bits of a note for the site's number, and [`UNLOGGED`]. Above them are those for the cache, and the others are the key of the kept entry.
-const SITE_BITS: u32 = 16;
-
-/// Bits of a note for the outcome of a cache.
+/// The parts of a note, from the lowest bit: the site's number, the logs, the outcome of a cache, the key of the kept entry.
+const SITE_BITS: u32 = 10;
+const LOGS_BITS: u32 = 10;
 const CACHE_BITS: u32 = 4;
+const _: () = assert!(SITES_MAX <= 1 << SITE_BITS);
+
+/// Bits below the outcome of a cache.
+const CACHE_AT: u32 = SITE_BITS + LOGS_BITS;
 
 /// Bits below the key of the kept entry.
-const KEY_AT: u32 = SITE_BITS + CACHE_BITS;
+const KEY_AT: u32 = CACHE_AT + CACHE_BITS;
+
+/// Keys are counted within their bits.
+const KEYS: u64 = u64::MAX >> KEY_AT;
+
+/// Routes with logs of their own, at most: two numbers stand for the other values of [`RequestLogs`].
+pub const ROUTE_LOGS_MAX: usize = (1 << LOGS_BITS) - 2;
+
+/// The logs that a request is written to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RequestLogs {
+    /// Those of the server and of its site.
+    #[default]
+    Usual,
+    /// None.
+    None,
+    /// Those of the routes with this number, below [`ROUTE_LOGS_MAX`], alone.
+    Route(u16),
+}
+
+impl RequestLogs {
+    fn bits(self) -> u64 {
+        let number = match self {
+            RequestLogs::Usual => 0,
+            RequestLogs::None => 1,
+            RequestLogs::Route(number) => 2 + u64::from(number),
+        };
+        (number & ((1 << LOGS_BITS) - 1)) << SITE_BITS
+    }
+
+    fn of(note: u64) -> RequestLogs {
+        match (note >> SITE_BITS) as u16 & ((1 << LOGS_BITS) - 1) {
+            0 => RequestLogs::Usual,
+            1 => RequestLogs::None,
+            number => RequestLogs::Route(number - 2),
+        }
+    }
+}
 
 /// Names of a cache's outcomes, as nginx logs them. The first one is for requests that no cache has seen.
 const CACHE_NAMES: [&str; 8] = ["", "HIT", "MISS", "STALE", "UPDATING", "REVALIDATED", "BYPASS", "EXPIRED"];
@@ -115,34 +151,35 @@ impl Notes {
         u64::from(site)
     }
 
-    /// The same note for a request that is not logged.
+    /// The same note with the site and the logs of a request.
     #[inline]
-    pub fn unlogged(note: u64) -> u64 {
-        note | UNLOGGED
+    pub fn routed(note: u64, site: u16, logs: RequestLogs) -> u64 {
+        note >> CACHE_AT << CACHE_AT | Notes::site(site) | logs.bits()
     }
 
-    /// Whether the request of a note is logged.
+    /// The logs that the request of a note is written to.
     #[inline]
-    pub(crate) fn is_logged(note: u64) -> bool {
-        note & UNLOGGED == 0
+    pub(crate) fn logs(note: u64) -> RequestLogs {
+        RequestLogs::of(note)
     }
 
     /// A note with the outcome of a cache, by its number: hit, miss, stale, updating, revalidated, bypass, expired.
     #[inline]
     pub fn cached(note: u64, outcome: u8) -> u64 {
         let bits = (u64::from(outcome) + 1) & ((1 << CACHE_BITS) - 1);
-        note & !(((1 << CACHE_BITS) - 1) << SITE_BITS) | bits << SITE_BITS
+        note & !(((1 << CACHE_BITS) - 1) << CACHE_AT) | bits << CACHE_AT
     }
 
     /// The name of a cache's outcome in a note; `None` if no cache has seen the request.
     pub(crate) fn cache_name(note: u64) -> Option<&'static str> {
-        let at = (note >> SITE_BITS) as usize & ((1 << CACHE_BITS) - 1);
+        let at = (note >> CACHE_AT) as usize & ((1 << CACHE_BITS) - 1);
         CACHE_NAMES.get(at).copied().filter(|name| !name.is_empty())
     }
 
     /// The note of a response that came from an upstream.
     pub fn upstream(&self, site: u16, upstream: Upstream) -> u64 {
-        let count = self.count.get() + 1;
+        // No key is 0.
+        let count = (self.count.get() % KEYS) + 1;
         self.count.set(count);
         let mut kept = self.kept.borrow_mut();
         match kept.get_mut(count as usize % NOTES_MAX) {
@@ -155,7 +192,7 @@ impl Notes {
                 kept.push((count, upstream));
             }
         }
-        count << KEY_AT | u64::from(site)
+        count << KEY_AT | Notes::site(site)
     }
 
     /// Changes a note, if it is still kept.
@@ -172,7 +209,7 @@ impl Notes {
     /// Calls `act` with the site and the upstream of a note.
     #[inline]
     pub(crate) fn with<T>(&self, note: u64, act: impl FnOnce(u16, Option<&Upstream>) -> T) -> T {
-        let (site, count) = ((note & (UNLOGGED - 1)) as u16, note >> KEY_AT);
+        let (site, count) = ((note & ((1 << SITE_BITS) - 1)) as u16, note >> KEY_AT);
         if count == 0 {
             return act(site, None);
         }
@@ -193,11 +230,17 @@ mod tests {
     }
 
     #[test]
-    fn a_note_keeps_that_its_request_is_not_logged() {
-        let note = Notes::unlogged(Notes::site(9));
-        assert_eq!((Notes::is_logged(note), Notes::is_logged(Notes::site(9))), (false, true));
-        assert_eq!(Notes::new(true).with(note, |site, _| site), 9);
-        assert_eq!(Notes::cache_name(Notes::cached(note, 0)), Some("HIT"));
+    fn a_note_keeps_the_logs_of_its_request() {
+        assert_eq!(Notes::logs(Notes::site(9)), RequestLogs::Usual);
+        let last = ROUTE_LOGS_MAX as u16 - 1;
+        for logs in [RequestLogs::Usual, RequestLogs::None, RequestLogs::Route(0), RequestLogs::Route(last)] {
+            let notes = Notes::new(true);
+            let note = Notes::cached(notes.upstream(3, upstream(200)), 0);
+            let note = Notes::routed(Notes::routed(note, 2, RequestLogs::Route(last)), SITES_MAX as u16 - 1, logs);
+            assert_eq!(Notes::logs(note), logs);
+            assert_eq!(notes.with(note, |site, found| (site, found.is_some())), (SITES_MAX as u16 - 1, true));
+            assert_eq!(Notes::cache_name(note), Some("HIT"));
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use flatout_wire::target::PathForm;
 
 use crate::log::{Lines, Log};
 use crate::metrics::{Metrics, Recorder};
-pub use crate::notes::{Attempt, NO_SITE, Notes, Sites, Upstream};
+pub use crate::notes::{Attempt, NO_SITE, Notes, ROUTE_LOGS_MAX, RequestLogs, Sites, Upstream};
 
 /// The logs and metrics of a server. Clones share them.
 #[derive(Clone, Default)]

@@ -4,10 +4,10 @@
 //! and nowhere else. Each address has a number, which connections carry: it belongs to the address for as long as the process
 //! runs, so that a connection that was accepted before a reload gets to the sites of its address afterwards.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use flatout_engine::{Address, Listen};
-use flatout_observe::observed;
+use flatout_observe::observed::{self, RequestLogs};
 use flatout_site::plan::SiteListener;
 
 use crate::plan::{Invalid, Plan};
@@ -33,6 +33,28 @@ const ADDRESSES_MAX: usize = u16::MAX as usize - 1;
 pub struct Numbers {
     pub(crate) addresses: Addresses,
     pub(crate) sites: observed::Sites,
+    pub(crate) route_logs: RouteLogs,
+}
+
+/// The names of the routes that have logs of their own. Logs are opened when the process starts: a route that gets its own by a
+/// reload is in the usual ones until a restart.
+#[derive(Clone, Default)]
+pub(crate) struct RouteLogs(Arc<OnceLock<Vec<String>>>);
+
+impl RouteLogs {
+    /// Sets the logs of each route to those that the process has opened for the route of that name.
+    pub(crate) fn set(&self, plan: &mut Plan) {
+        let opened = self.0.get_or_init(|| plan.route_logs.clone());
+        let number = |of_plan: u16| {
+            let name = plan.route_logs.get(usize::from(of_plan))?;
+            u16::try_from(opened.iter().position(|known| known == name)?).ok()
+        };
+        for route in plan.sites.sites.iter_mut().flat_map(|site| &mut site.routes) {
+            if let RequestLogs::Route(of_plan) = route.rules.logs {
+                route.rules.logs = number(of_plan).map_or(RequestLogs::Usual, RequestLogs::Route);
+            }
+        }
+    }
 }
 
 impl Numbers {

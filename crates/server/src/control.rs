@@ -269,6 +269,7 @@ impl Running {
             bus: _,            //
             messages: _,       // applied below
             logs: _,           // these need a restart too
+            route_logs: _,     // their numbers are those of the logs
             admin: _,          //
             admin_public: _,   //
             is_constant: _,    // a file that is read again is not

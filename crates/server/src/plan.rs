@@ -54,6 +54,8 @@ pub struct Plan {
     pub messages: MessagePlan,
     /// The access logs.
     pub logs: Vec<log::Plan>,
+    /// The names of the routes that have logs of their own, by the number in [`log::Scope::Route`].
+    pub route_logs: Vec<String>,
     /// Addresses of the admin listener.
     pub admin: Vec<Address>,
     /// The admin listener may have addresses that other machines reach.
@@ -190,7 +192,7 @@ impl Plan {
             admin::Plan { listen: self.admin.clone(), public: self.admin_public, actions: Vec::new() };
         admin.check().map_err(Invalid::Admin)?;
         self.logs.iter().try_for_each(log::Plan::check).map_err(Invalid::Value)?;
-        self.check_log_sites().map_err(Invalid::Value)?;
+        self.check_log_scopes().map_err(Invalid::Value)?;
         site::check(&self.sites).map_err(Invalid::Sites)?;
         self.check_upstream_states().map_err(Invalid::Value)?;
         let renderer = self.prerender.as_ref().map(|prerender| prerender.renderer.check());
@@ -212,13 +214,20 @@ impl Plan {
         Ok(())
     }
 
-    /// Checks that logs of sites name existing ones.
-    fn check_log_sites(&self) -> Result<(), String> {
-        let count = self.sites.sites.len();
-        match self.logs.iter().filter_map(|log| log.site).find(|site| usize::from(*site) >= count) {
-            Some(site) => Err(format!("an access log of site {site}: allowed are indexes below {count}")),
-            None => Ok(()),
+    /// Checks that logs of sites and routes name existing ones.
+    fn check_log_scopes(&self) -> Result<(), String> {
+        let (sites, routes) = (self.sites.sites.len(), self.route_logs.len());
+        for log in &self.logs {
+            let (what, at, count) = match log.scope {
+                log::Scope::Server => continue,
+                log::Scope::Site(at) => ("site", at, sites),
+                log::Scope::Route(at) => ("route", at, routes),
+            };
+            if usize::from(at) >= count {
+                return Err(format!("an access log of {what} {at}: allowed are indexes below {count}"));
+            }
         }
+        Ok(())
     }
 
     /// Checks that parts which need others have them.
@@ -288,9 +297,12 @@ impl Checked {
             site.number = numbers.sites.number(&site.name);
         }
         for log in &mut plan.logs {
-            // A checked plan has the site.
-            log.site = log.site.map(|site| plan.sites.sites[usize::from(site)].number);
+            if let log::Scope::Site(at) = &mut log.scope {
+                // A checked plan has the site.
+                *at = plan.sites.sites[usize::from(*at)].number;
+            }
         }
+        numbers.route_logs.set(plan);
         Ok(())
     }
 
@@ -338,13 +350,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logs_of_missing_sites_are_refused() {
-        let log = |site| log::Plan { site, ..log::Plan::new("access.log") };
-        let plan = |site| Plan { logs: vec![log(site)], ..Plan::default() };
-        assert!(plan(None).check().is_ok());
-        match plan(Some(0)).check() {
-            Err(Invalid::Value(why)) => assert!(why.contains("site 0"), "{why}"),
-            _ => panic!("a plan without sites has no log of one"),
+    fn logs_of_missing_sites_and_routes_are_refused() {
+        let log = |scope| log::Plan { scope, ..log::Plan::new("access.log") };
+        let plan = |scope| Plan { logs: vec![log(scope)], ..Plan::default() };
+        assert!(plan(log::Scope::Server).check().is_ok());
+        for (scope, name) in [(log::Scope::Site(0), "site 0"), (log::Scope::Route(0), "route 0")] {
+            match plan(scope).check() {
+                Err(Invalid::Value(why)) => assert!(why.contains(name), "{why}"),
+                _ => panic!("a plan without sites has no log of one"),
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use super::plan::Expires;
 use super::upstream_redirect::{RedirectRequest, apply_kept, forget_private};
 use flatout_gateway::{Finish, Redirection, ResponseOrigin, Stored};
 use flatout_lane::clock;
-use flatout_observe::observed::Notes;
+use flatout_observe::observed::{Notes, RequestLogs};
 
 /// The rules of a route for one response, with the parts of its request that they need.
 #[derive(Debug, Default)]
@@ -168,9 +168,11 @@ impl Finisher {
         if !rules.fields.is_empty() {
             rules.fields.apply(&self.values, by, response);
         }
-        let mut is_unlogged = rules.is_unlogged;
+        let mut logs = rules.logs;
         for block in &self.blocks {
-            is_unlogged |= block.apply(&rules.blocks, by, response);
+            if block.apply(&rules.blocks, by, response) {
+                logs = RequestLogs::None;
+            }
         }
         if let Some(hsts) = rules.hsts.as_ref().filter(|_| self.is_https)
             && response.field("strict-transport-security").is_none()
@@ -190,9 +192,7 @@ impl Finisher {
             let form = |coding, plain: &[u8]| stored.filter(|_| !is_replaced)?.compressed(coding, plain);
             compress.apply(self.is_head, self.accept.as_deref(), form, response);
         }
-        let others = response.note() & !u64::from(u16::MAX);
-        let note = others | Notes::site(rules.site);
-        response.set_note(if is_unlogged { Notes::unlogged(note) } else { note });
+        response.set_note(Notes::routed(response.note(), rules.site, logs));
     }
 }
 

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_engine::{Address, Listen};
+use flatout_observe::log::Scope;
+use flatout_observe::observed::RequestLogs;
 use flatout_proxy::{Address as Server, Forward, Upstream};
 use flatout_push::Kind;
 use flatout_server::Checked;
@@ -215,11 +217,7 @@ fn lines_of(
         _ => {}
     }
     of_settings(&mut lines, built, &met);
-    let of_site =
-        |log: &&flatout_observe::log::Plan| log.site.is_none() || log.site.map(usize::from) == explained.site;
-    for log in server.logs.iter().filter(of_site) {
-        lines.line("log", log.path.display().to_string());
-    }
+    of_logs(&mut lines, server, explained, site.map(|(_, site)| site));
     for condition in &explained.conditions {
         let truth = match condition.holds {
             Some(true) => "true",
@@ -235,6 +233,27 @@ fn lines_of(
         lines.line("client", client.to_string());
     }
     lines.0
+}
+
+/// The logs that the request is written to.
+fn of_logs(lines: &mut Lines, server: &flatout_server::Plan, explained: &Explained, site: Option<&Site>) {
+    let route = match &explained.route {
+        Ok(at) => Some(*at),
+        Err(refused) => refused.route,
+    };
+    let rules = |site: &Site| route.and_then(|at| site.routes.get(at)).map_or(site.rules.logs, |route| route.rules.logs);
+    let logs = site.map_or(RequestLogs::Usual, rules);
+    for log in &server.logs {
+        let is_written = match (log.scope, logs) {
+            (Scope::Server, RequestLogs::Usual) => true,
+            (Scope::Site(at), RequestLogs::Usual) => Some(usize::from(at)) == explained.site,
+            (Scope::Route(of), RequestLogs::Route(route)) => of == route,
+            _ => false,
+        };
+        if is_written {
+            lines.line("log", log.path.display().to_string());
+        }
+    }
 }
 
 /// Those of its site apply before a route is chosen, those of the route after that.

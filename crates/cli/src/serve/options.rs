@@ -13,6 +13,7 @@ use flatout_engine::tls::{Profile, ServerPlan};
 use flatout_engine::{Address as ListenAddress, Listen, Plan, Severity};
 use flatout_files as files;
 use flatout_observe::log::{self, Format, StandardStream};
+use flatout_observe::observed::{ROUTE_LOGS_MAX, RequestLogs};
 use flatout_proxy::{Address, Forward, Server, SpoolPlan, Tls, Upstream};
 use flatout_push as push;
 use flatout_server::{Issue, SiteListen};
@@ -61,7 +62,7 @@ pub(super) struct ServeOptions {
     pub(super) rewrites: Vec<Rewrite>,
     /// The number of error pages set at this level: they come before inherited ones.
     pub(super) pages_here: usize,
-    /// Access logs of the server or of a site.
+    /// Access logs of the server, of a site or of a route.
     pub(super) logs: Vec<AccessLog>,
     /// The least urgent messages of the server itself that are written.
     pub(super) message_level: Severity,
@@ -141,8 +142,8 @@ pub(super) struct AccessLog {
 const STREAM_FLUSH: Duration = Duration::from_millis(200);
 
 impl AccessLog {
-    /// Its plan, for the site with this index or for all.
-    pub(super) fn plan(self, usual: &log::Plan, site: Option<u16>) -> log::Plan {
+    /// Its plan, for these requests.
+    pub(super) fn plan(self, usual: &log::Plan, scope: log::Scope) -> log::Plan {
         let AccessLog { path, format, buffer_bytes, flush, only, sample } = self;
         let stream = StandardStream::of(&path);
         let is_for_people =
@@ -163,7 +164,7 @@ impl AccessLog {
             }),
             only: usual.only.iter().cloned().chain(only).collect(),
             sample: sample.unwrap_or(usual.sample),
-            site,
+            scope,
         }
     }
 }
@@ -176,6 +177,8 @@ pub(super) struct Shared {
     pub(super) maps: Vec<Map>,
     /// Values of variables.
     pub(super) sets: Vec<SetVariable>,
+    /// Names of the routes that have logs of their own, and these logs.
+    pub(super) route_logs: Vec<(String, Vec<log::Plan>)>,
     /// Named groups of regular expressions: which of them a text may use depends on its route, and is checked when it
     /// is used.
     pub(super) groups: Vec<String>,
@@ -320,6 +323,27 @@ impl ServeOptions {
     /// A file or folder named in a site file.
     pub(super) fn path(&self, text: &str) -> PathBuf {
         self.base.join(text)
+    }
+
+    /// Notes the logs of a route, by its name in the file.
+    ///
+    /// # Errors
+    /// Too many routes have logs of their own.
+    pub(super) fn own_logs(&mut self, route: String) -> Result<(), String> {
+        let logs = std::mem::take(&mut self.logs);
+        if logs.is_empty() || self.rules.logs == RequestLogs::None {
+            return Ok(());
+        }
+        let mut shared = self.shared.borrow_mut();
+        let number = u16::try_from(shared.route_logs.len()).unwrap_or(u16::MAX);
+        if usize::from(number) >= ROUTE_LOGS_MAX {
+            return Err(format!("access-log: at most {ROUTE_LOGS_MAX} routes can have logs of their own"));
+        }
+        let scope = log::Scope::Route(number);
+        let plans = logs.into_iter().map(|log| log.plan(&self.log, scope)).collect();
+        shared.route_logs.push((route, plans));
+        self.rules.logs = RequestLogs::Route(number);
+        Ok(())
     }
 
     /// Whether this list is set for the first time at this level: inherited entries are then dropped.

@@ -164,6 +164,9 @@ impl Sites {
         let when = node.key("when").map(|value| reader.condition(value, &options)).transpose();
         let before = reader.mistakes_count();
         reader.level(inner, &mut options);
+        let keys = node.keys.iter().map(|(key, value)| format!(" {key}={}", value.text));
+        let logs = options.own_logs(format!("{site_name} {name}{}", keys.collect::<String>()));
+        logs.map_err(|message| reader.tree.mistake(node.value_at(), message))?;
         let action = self.action(reader, inner, &options);
         let (path, when) = (path?, when?);
         if let (true, Some(value)) = (is_named, node.key("when")) {

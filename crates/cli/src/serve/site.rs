@@ -145,11 +145,11 @@ pub(super) fn build_all(
     }
     reader.note(reader.proxy_protocol(&tree.nodes, &mut top));
     let mut sites = Sites::default();
-    let mut logs: Vec<_> = top.logs.iter().map(|log| log.clone().plan(&top.log, None)).collect();
+    let mut logs: Vec<_> = top.logs.iter().map(|log| log.clone().plan(&top.log, log::Scope::Server)).collect();
     for node in tree.nodes.iter().filter(|node| node.name == "site") {
         let options = reader.site(node, &top, &mut sites);
-        let index = u16::try_from(sites.plan.sites.len() - 1).ok();
-        logs.extend(options.logs.into_iter().map(|log| log.plan(&options.log, index)));
+        let scope = log::Scope::Site(u16::try_from(sites.plan.sites.len() - 1).unwrap_or(u16::MAX));
+        logs.extend(options.logs.into_iter().map(|log| log.plan(&options.log, scope)));
     }
     let answers = |node: &&Node| node.name == "route" || ACTIONS.contains(&node.name.as_str());
     if let Some(first) = tree.nodes.iter().find(answers) {
@@ -175,7 +175,7 @@ pub(super) fn build_all(
     }
 }
 
-fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Result<Built, String> {
+fn finish(top: ServeOptions, sites: Sites, mut logs: Vec<log::Plan>, tree: Tree) -> Result<Built, String> {
     let Sites { plan: mut sites, places, options } = sites;
     // Without any certificate nothing is said about TLS.
     let is_any_secure = top.has_certificate() || options.iter().any(ServeOptions::has_certificate);
@@ -186,6 +186,8 @@ fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> 
     let mut shared = top.shared.borrow_mut();
     sites.upstreams = std::mem::take(&mut shared.upstreams);
     let rendered = std::mem::take(&mut shared.rendered);
+    let (route_logs, of_routes): (Vec<_>, Vec<_>) = std::mem::take(&mut shared.route_logs).into_iter().unzip();
+    logs.extend(of_routes.into_iter().flatten());
     let prerender =
         (!rendered.is_empty()).then_some(PrerenderPlan { renderer: top.renderer, sites: rendered });
     sites.rates = std::mem::take(&mut shared.rates);
@@ -211,6 +213,7 @@ fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> 
         bus: top.bus,
         messages: MessagePlan { level: top.message_level, is_json: top.log.format == log::Format::json() },
         logs,
+        route_logs,
         admin: top.admin,
         admin_public: top.admin_public,
         is_constant: false,

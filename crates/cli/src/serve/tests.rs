@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use flatout_config::{SITE_FILE, Source, formatted, read_tree};
+use flatout_observe::log::Scope;
 use flatout_site::explain::{Question, explain};
 use flatout_site::plan::{Action, AddressFrom, PathMatch, PathPolicy, RouteEntry};
 
@@ -58,7 +59,7 @@ fn the_example_has_everything() {
     assert_eq!(folder.cache_control.as_deref(), Some("max-age=60"), "inherited");
     assert!(shop.routes[0].rules.maintenance.is_none());
     assert_eq!(built.plan.logs.len(), 2);
-    assert_eq!((built.plan.logs[0].site, built.plan.logs[1].site), (None, Some(0)));
+    assert_eq!((built.plan.logs[0].scope, built.plan.logs[1].scope), (Scope::Server, Scope::Site(0)));
     assert_eq!(built.plan.logs[1].path, Path::new("/srv/log/example.org.log"));
     let source = Source::new("a.kdl", EXAMPLE.as_bytes().to_vec(), &SITE_FILE).unwrap();
     assert_eq!(formatted(&source).unwrap(), EXAMPLE, "flatout fmt docs/site.kdl");

@@ -269,7 +269,7 @@ impl<'d> Import<'d> {
         self.seen(location.inner());
         self.set_place(location);
         self.settings(&chain, &mut lines);
-        self.log_of_location(&chain, &mut lines);
+        self.logs_of_location(&chain, &mut lines);
         let own = chain.own().iter().find(|directive| directive.name == "auth_request");
         self.auth_request(own, &chain, &mut lines);
         let mut levels = vec![&chain];

@@ -3,6 +3,7 @@
 use super::chain::Chain;
 use super::out::{Lines, value};
 use super::{Import, values};
+use crate::nginx::Directive;
 
 /// Variables of access logs besides `$http_NAME`, `$arg_NAME` and `$cookie_NAME`.
 pub(crate) const LOG_VARIABLES: [&str; 32] = [
@@ -132,33 +133,35 @@ impl<'d> Import<'d> {
         let is_variable = variable.starts_with('$') && values::variables(variable).len() == 1;
         let is_known = values::unknown_variable(variable, &self.maps).is_none();
         let mut logs = chain.own().iter().filter(|directive| directive.name == "access_log");
-        let has_it = |log: &crate::nginx::Directive| log.texts().contains(&word);
+        let has_it = |log: &Directive| log.texts().contains(&word);
         (is_variable && is_known && logs.all(has_it)).then_some(variable)
     }
 
-    /// `access_log off` of a location, or the log of its server that it repeats.
-    pub(super) fn log_of_location(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
-        // Routes are beside each other: around each is its server.
-        let outer = chain.at_server();
-        let around: Vec<Vec<&str>> =
-            outer.list(&["access_log"]).into_iter().map(crate::nginx::Directive::texts).collect();
-        let own: Vec<&'d crate::nginx::Directive> =
-            chain.own().iter().filter(|directive| directive.name == "access_log").collect();
-        if own.is_empty() {
+    /// The logs of a location, or of the one around it: its requests are in no others.
+    pub(super) fn logs_of_location(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        let is_log = |directive: &&'d Directive| directive.name == "access_log";
+        let mut nearest = chain.clone();
+        while !nearest.is_server(0) && !nearest.own().iter().any(|directive| is_log(&directive)) {
+            nearest = nearest.outer();
+        }
+        if nearest.is_server(0) {
             return;
         }
-        if own.iter().all(|log| log.word(0) == "off") {
+        // Routes are beside each other: around each is its server.
+        let around: Vec<Vec<&str>> =
+            chain.at_server().list(&["access_log"]).into_iter().map(Directive::texts).collect();
+        let own: Vec<&'d Directive> = nearest.own().iter().filter(is_log).collect();
+        let is_same = own.len() == around.len() && own.iter().all(|log| around.contains(&log.texts()));
+        let are_none = own.iter().all(|log| log.word(0) == "off") && around.iter().all(|log| *log == ["off"]);
+        if is_same || are_none {
             own.iter().for_each(|log| self.fates.carried(log));
-            if around.iter().any(|log| log.first() != Some(&"off")) {
-                lines.setting("log-requests off".to_owned());
-            }
-        } else if own.len() == around.len() && own.iter().all(|log| around.contains(&log.texts())) {
-            own.iter().for_each(|log| self.fates.carried(log));
+        } else {
+            self.logs(&nearest, lines);
         }
     }
 
     /// Collects log formats.
-    pub(super) fn formats(&mut self, http: &'d [crate::nginx::Directive]) {
+    pub(super) fn formats(&mut self, http: &'d [Directive]) {
         for directive in http.iter().filter(|directive| directive.name == "log_format") {
             let texts = directive.texts();
             let Some((name, rest)) = texts.split_first() else { continue };

@@ -11,8 +11,8 @@ use super::escape::Escape;
 use super::steps::{Step, Steps};
 use super::variable::About;
 use super::writer::{Buffer, Shared};
-use super::{Log, Plan};
-use crate::notes::Notes;
+use super::{Log, Plan, Scope};
+use crate::notes::{Notes, RequestLogs};
 use crate::observed::Upstream;
 
 /// Requests in progress on one worker whose data is kept; lines of further ones lack the values from their heads.
@@ -32,7 +32,7 @@ struct OneLog {
     buffer: Arc<Buffer>,
     steps: Steps,
     escape: Escape,
-    /// All logs take every request.
+    /// It takes every request that is not left to other logs.
     takes_all: bool,
 }
 
@@ -105,10 +105,11 @@ impl Lines {
         let about = About { ended, upstream, clock };
         let mut ends = &*open.ends;
         let mut at = 0;
-        let is_logged = Notes::is_logged(ended.note);
+        let logs = Notes::logs(ended.note);
         for (log, skipped) in self.logs.iter().zip(skipped) {
             let (of_log, others) = ends.split_at_checked(log.steps.runs.len()).unwrap_or_default();
-            if is_logged && (log.takes_all || is_wanted(&log.shared.plan, ended, site, skipped)) {
+            let takes_it = log.takes_all && logs == RequestLogs::Usual;
+            if takes_it || is_wanted(&log.shared.plan, ended, (site, logs), skipped) {
                 log.buffer.add(&log.shared, |out| log.write(&open.text, at, of_log, &about, out));
             }
             at = of_log.last().copied().unwrap_or(at);
@@ -171,16 +172,20 @@ impl Open {
 }
 
 fn takes_all(plan: &Plan) -> bool {
-    plan.sample == 1 && plan.only.is_empty() && plan.site.is_none()
+    plan.sample == 1 && plan.only.is_empty() && plan.scope == Scope::Server
 }
 
 /// Whether a log wants this request. Sampling never drops errors.
-fn is_wanted(plan: &Plan, ended: &Ended, site: u16, skipped: &mut u32) -> bool {
+fn is_wanted(plan: &Plan, ended: &Ended, (site, logs): (u16, RequestLogs), skipped: &mut u32) -> bool {
+    let is_in_scope = match (plan.scope, logs) {
+        (Scope::Server, RequestLogs::Usual) => true,
+        (Scope::Site(wanted), RequestLogs::Usual) => wanted == site,
+        (Scope::Route(wanted), RequestLogs::Route(number)) => wanted == number,
+        _ => false,
+    };
     let status = ended.status.map_or(0, |status| status.code());
     let time_ns = ended.ended_ns.saturating_sub(ended.began_ns);
-    if plan.site.is_some_and(|wanted| wanted != site)
-        || !plan.only.iter().all(|condition| condition.holds(status, time_ns))
-    {
+    if !is_in_scope || !plan.only.iter().all(|condition| condition.holds(status, time_ns)) {
         return false;
     }
     if !(100..400).contains(&status) || !matches!(ended.outcome, Outcome::Sent | Outcome::Taken) {

@@ -56,8 +56,20 @@ pub struct Plan {
     pub only: Vec<Condition>,
     /// Logs one in this many requests, and all errors.
     pub sample: u32,
-    /// Logs only requests of this site, by its number ([`Sites`](crate::observed::Sites)).
-    pub site: Option<u16>,
+    /// The requests that are logged.
+    pub scope: Scope,
+}
+
+/// The requests of a log. Those of a route with logs of its own are in no other log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// All.
+    #[default]
+    Server,
+    /// Those of a site, by its number ([`Sites`](crate::observed::Sites)).
+    Site(u16),
+    /// Those of the routes with this number ([`RequestLogs::Route`](crate::observed::RequestLogs::Route)).
+    Route(u16),
 }
 
 /// The limits for a worker's buffer.
@@ -77,7 +89,7 @@ impl Plan {
             flush: Duration::from_secs(10),
             only: Vec::new(),
             sample: 1,
-            site: None,
+            scope: Scope::Server,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Rules under conditions, checked and prepared.
 
+use flatout_observe::observed::RequestLogs;
 use regex::bytes::Regex;
 
 use super::super::facts::Uses;
@@ -114,7 +115,7 @@ impl ResponseBlock {
         let counts = TableCounts::of(parts.plan);
         let conditions = resolved(&block.conditions, expression, counts, place)?;
         Ok(ResponseBlock {
-            is_unlogged: block.rules.is_unlogged,
+            is_unlogged: block.rules.logs == RequestLogs::None,
             is_late: Uses::of_all(&conditions, parts.tables).has(Uses::RESPONSE),
             conditions,
             fields: FieldRules::of_responses(&block.rules.response_fields, expression, counts, place)?,

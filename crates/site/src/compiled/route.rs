@@ -26,7 +26,7 @@ use super::blocks::{ResponseBlock, resolved_for_requests};
 use super::guards::{Guards, status_of, within};
 use flatout_compress as compress;
 use flatout_gateway as gateway;
-use flatout_observe::observed::NO_SITE;
+use flatout_observe::observed::{NO_SITE, RequestLogs};
 use flatout_push as push;
 
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ pub(crate) struct ResponseRules {
     /// The folders from which upstreams may have files sent.
     pub(crate) sendfile: Vec<SendfileFolder>,
     pub(crate) expires: Option<Expires>,
-    pub(crate) is_unlogged: bool,
+    pub(crate) logs: RequestLogs,
     /// A field has the request's body in it.
     pub(crate) uses_body: bool,
     pub(crate) replacements: Option<Replacements>,
@@ -295,7 +295,7 @@ impl Default for ResponseRules {
             upstream: UpstreamFields::default(),
             sendfile: Vec::new(),
             expires: None,
-            is_unlogged: false,
+            logs: RequestLogs::Usual,
             uses_body: false,
             replacements: None,
         }
@@ -341,7 +341,7 @@ impl ResponseRules {
             FieldRules::of_responses(&rules.response_fields, expression, TableCounts::of(plan), place)?;
         Ok(ResponseRules {
             site,
-            is_unlogged: rules.is_unlogged,
+            logs: rules.logs,
             uses_body: fields.uses_body(),
             replacements: Replacements::new(
                 &rules.replacements,

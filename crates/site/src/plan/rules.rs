@@ -11,6 +11,7 @@ use super::net::Peers;
 use super::template::Template;
 use flatout_compress::Compress;
 use flatout_gateway as gateway;
+use flatout_observe::observed::RequestLogs;
 
 /// The rules of a route, in the order in which they are checked. The first that refuses sends the response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,8 +56,8 @@ pub struct Rules {
     pub cookies: Vec<CookieRule>,
     /// `Expires` and the `max-age` of `Cache-Control`, of responses with a status of [`When::Success`].
     pub expires: Option<Expires>,
-    /// Whether requests are left out of the access logs.
-    pub is_unlogged: bool,
+    /// The access logs that requests are written to.
+    pub logs: RequestLogs,
     /// Texts that are replaced in bodies of responses.
     pub replacements: Vec<Replacement>,
     /// The content types of these bodies, such as `text/*` or `*/*`; none: [`REPLACED_TYPE`].

@@ -1,5 +1,6 @@
 //! Settings of requests and responses: paths, methods, fields, pages.
 
+use flatout_observe::observed::RequestLogs;
 use flatout_proxy::PARAM;
 use flatout_site::plan::{
     ErrorPage, Expires, FieldChange, FieldRule, Maintenance, Page, PageSource, PathPolicy, REPLACED_TYPE,
@@ -205,7 +206,7 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         default: "on",
         help: "off: the access logs leave out these requests",
         set: |options, given| {
-            options.rules.is_unlogged = !given.is_on();
+            options.rules.logs = if given.is_on() { RequestLogs::Usual } else { RequestLogs::None };
             Ok(())
         },
         ..ROUTES

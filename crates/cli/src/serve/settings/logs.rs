@@ -1,11 +1,12 @@
 //! Access logs, and the admin listener.
 
-use flatout_observe::log::{Format, Plan as Log, StandardStream, SyslogAddress};
+use flatout_observe::log::{Format, Plan as Log, Scope, StandardStream, SyslogAddress};
+use flatout_observe::observed::RequestLogs;
 use flatout_server::Plan;
 
-use crate::serve::options::AccessLog;
+use crate::serve::options::{AccessLog, Level};
 use crate::serve::parse;
-use crate::serve::setting::{Change, KEY, Key, SERVERS, SITES, ServeSetting};
+use crate::serve::setting::{Change, KEY, Key, ROUTES, SERVERS, SITES, ServeSetting};
 use crate::value;
 
 pub(in crate::serve) const LOGS: &[ServeSetting] = &[
@@ -20,9 +21,13 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
             Key { name: "sample", value: "N", help: "as log-sample", ..KEY },
         ],
         default: "off",
-        help: "log each request to this file, to - (stdout), stdout or stderr, to a system log (syslog:/dev/log, syslog:ADDRESS:PORT), or off; on a terminal with log-format short unless it is set; in a site, only its requests; SIGUSR1 reopens it after a rotation",
+        help: "log each request to this file, to - (stdout), stdout or stderr, to a system log (syslog:/dev/log, syslog:ADDRESS:PORT), or off; on a terminal with log-format short unless it is set; in a site, only its requests; in a route, its requests are in these logs alone, or with off in none; SIGUSR1 reopens it after a rotation",
         set: |options, given| {
-            if given.text() == "off" {
+            let is_off = given.text() == "off";
+            if options.level == Level::Route {
+                options.rules.logs = if is_off { RequestLogs::None } else { RequestLogs::Usual };
+            }
+            if is_off {
                 options.logs.clear();
                 return Ok(());
             }
@@ -42,13 +47,13 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
                 only: given.read("only", conditions)?.unwrap_or_default(),
                 sample: given.read("sample", value::number)?,
             };
-            log.clone().plan(&options.log, None).check()?;
+            log.clone().plan(&options.log, Scope::Server).check()?;
             options.logs.push(log);
             Ok(())
         },
         is_list: true,
         change: Change::Restart(|plan| of_logs(plan, |_| String::new())),
-        ..SITES
+        ..ROUTES
     },
     ServeSetting {
         name: "log-format",
@@ -147,11 +152,15 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
     },
 ];
 
-/// A value of each log, with its file and its site. Sites may be reordered.
+/// A value of each log, with its file and its site or route. Sites and routes may be reordered.
 fn of_logs(plan: &Plan, value: fn(&Log) -> String) -> String {
-    let site = |log: &Log| plan.sites.sites.get(usize::from(log.site?)).map(|site| &site.name);
+    let scope = |log: &Log| match log.scope {
+        Scope::Server => None,
+        Scope::Site(site) => plan.sites.sites.get(usize::from(site)).map(|site| &site.name),
+        Scope::Route(route) => plan.route_logs.get(usize::from(route)),
+    };
     let mut logs: Vec<String> =
-        plan.logs.iter().map(|log| format!("{:?} {:?} {}", log.path, site(log), value(log))).collect();
+        plan.logs.iter().map(|log| format!("{:?} {:?} {}", log.path, scope(log), value(log))).collect();
     logs.sort();
     logs.join("\n")
 }
