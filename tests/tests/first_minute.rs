@@ -487,6 +487,23 @@ fn all_mistakes_and_lacks_of_a_file_are_shown() {
 }
 
 #[test]
+fn a_missing_file_is_shown_where_it_is_named() {
+    let folder = folder();
+    for (setting, name) in [
+        ("basic-auth \"Realm\" file=\"users.txt\"", "users.txt: No such file or directory"),
+        ("error-page 404 file=\"none.html\"", "none.html: No such file or directory"),
+    ] {
+        folder.write("site.kdl", format!("route \"/a\" {{\n    {setting}\n    files public\n}}\nfiles public\n"));
+        let output =
+            Command::new(program("flatout")).current_dir(&folder.0).args(["check", "site.kdl"]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let column = 5 + setting.find("file=").unwrap() + "file=".len();
+        assert!(!output.status.success() && said.contains(name), "{said}");
+        assert!(said.contains(&format!("site.kdl:2:{column}: ")), "{said}");
+    }
+}
+
+#[test]
 fn every_rule_of_a_route_is_explained() {
     let folder = folder();
     folder.write(
@@ -505,13 +522,13 @@ fn every_rule_of_a_route_is_explained() {
         "access     allow 10.0.0.0/8, deny all\n",
         "rate       5 in 1s with a burst of 2, for each client address",
         "CORS       pages of https://app.example may read responses; methods GET, HEAD, POST; with cookies; preflights are kept for 1h\n",
-        "asked with X-A: $host\n",
+        "request    X-A: $host\n",
         "upstream   api: 127.0.0.1:1\n",
         "cache      GET and HEAD; if the response does not say it: 200 for 1m\n",
         "cache      not used if $cookie_session is neither empty nor 0\n",
         "cache      ignores Vary\n",
         "cookies    /a at the start of Path becomes /b\n",
-        "answered   no X-B\n",
+        "response   no X-B\n",
         "expires    2h after a successful response",
         "compress   br at level ",
         "page       for 500-599: the text \"sorry\"",

@@ -71,7 +71,7 @@ fn sites_are_served_by_their_names() {
     let file = folder.0.join("site.kdl").display().to_string();
     let told = said(&flatout(&["explain", "GET", "http://a.test/api/x?y", "-c", &file]));
     for line in
-        ["site       a.test, line 1\n", "route      /api/, line 4\n", "path       /x\n", "asked for  /x?y\n"]
+        ["site       a.test, line 1\n", "route      /api/, line 4\n", "path       /x\n", "target     /x?y\n"]
     {
         assert!(told.contains(line), "{told}");
     }

@@ -236,7 +236,8 @@ mod tests {
         for logs in [RequestLogs::Usual, RequestLogs::None, RequestLogs::Route(0), RequestLogs::Route(last)] {
             let notes = Notes::new(true);
             let note = Notes::cached(notes.upstream(3, upstream(200)), 0);
-            let note = Notes::routed(Notes::routed(note, 2, RequestLogs::Route(last)), SITES_MAX as u16 - 1, logs);
+            let note =
+                Notes::routed(Notes::routed(note, 2, RequestLogs::Route(last)), SITES_MAX as u16 - 1, logs);
             assert_eq!(Notes::logs(note), logs);
             assert_eq!(notes.with(note, |site, found| (site, found.is_some())), (SITES_MAX as u16 - 1, true));
             assert_eq!(Notes::cache_name(note), Some("HIT"));

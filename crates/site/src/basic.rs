@@ -77,7 +77,8 @@ impl Credentials {
 
 /// Reads the users of a file: one `name:hash` a line. Users whose hash is not supported are reported and left out; empty lines and lines that start with `#` are skipped.
 fn read(path: &Path, place: Place) -> Result<Vec<User>, Fault> {
-    let fault = |what: &dyn std::fmt::Display| place.fault(format!("{}: {what}", path.display()));
+    let fault =
+        |what: &dyn std::fmt::Display| place.fault_of_file(path, format!("{}: {what}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| fault(&error))?;
     if text.len() > USER_FILE_BYTES_MAX {
         return Err(fault(&format_args!("larger than {USER_FILE_BYTES_MAX} bytes")));

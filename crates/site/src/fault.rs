@@ -1,6 +1,7 @@
 //! Errors in a plan.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// An error in a plan, and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +10,8 @@ pub struct Fault {
     pub place: Place,
     /// The error, in one line.
     pub reason: String,
+    /// The file at fault, if it is one that the plan names.
+    pub file: Option<PathBuf>,
 }
 
 /// A place in a plan.
@@ -35,7 +38,12 @@ pub enum Place {
 impl Place {
     /// A fault at this place.
     pub fn fault(self, reason: impl Into<String>) -> Fault {
-        Fault { place: self, reason: reason.into() }
+        Fault { place: self, reason: reason.into(), file: None }
+    }
+
+    /// A fault of a file that is named at this place.
+    pub fn fault_of_file(self, file: &Path, reason: impl Into<String>) -> Fault {
+        Fault { file: Some(file.to_owned()), ..self.fault(reason) }
     }
 }
 

@@ -58,9 +58,9 @@ impl CompiledPage {
         }
         let body = match &page.source {
             PageSource::Text(text) => text.clone().into_bytes(),
-            PageSource::File(path) => {
-                read(path).map_err(|error| place.fault(format!("the page {}: {error}", path.display())))?
-            }
+            PageSource::File(path) => read(path).map_err(|error| {
+                place.fault_of_file(path, format!("the page {}: {error}", path.display()))
+            })?,
             PageSource::Route { .. } => return Err(place.fault("this page cannot come from a route")),
         };
         Ok(CompiledPage { content_type: page.content_type.clone(), body: body.into() })

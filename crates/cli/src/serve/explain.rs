@@ -241,7 +241,9 @@ fn of_logs(lines: &mut Lines, server: &flatout_server::Plan, explained: &Explain
         Ok(at) => Some(*at),
         Err(refused) => refused.route,
     };
-    let rules = |site: &Site| route.and_then(|at| site.routes.get(at)).map_or(site.rules.logs, |route| route.rules.logs);
+    let rules = |site: &Site| {
+        route.and_then(|at| site.routes.get(at)).map_or(site.rules.logs, |route| route.rules.logs)
+    };
     let logs = site.map_or(RequestLogs::Usual, rules);
     for log in &server.logs {
         let is_written = match (log.scope, logs) {
@@ -339,8 +341,8 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
             if let Some(name) = &route.upstream_name {
                 lines.line("upstream", format!("the one with the name {}", format::template(plan, name)));
             }
-            lines.line("asked for", &explained.target);
-            lines.line("slow clients", of_buffering(plan, forward));
+            lines.line("target", &explained.target);
+            lines.line("buffering", of_buffering(plan, forward));
             if forward.private.accel {
                 lines.line(
                     "instructions",

@@ -77,7 +77,7 @@ pub(super) fn of_guards(lines: &mut Lines, plan: &Plan, rules: &Rules) {
             ),
         );
     }
-    of_fields(lines, plan, "asked with", &rules.request_fields);
+    of_fields(lines, plan, "request", &rules.request_fields);
 }
 
 /// What happens to the response.
@@ -91,7 +91,7 @@ pub(super) fn of_response(lines: &mut Lines, plan: &Plan, rules: &Rules) {
     for rule in &rules.cookies {
         lines.line("cookies", of_cookie(rule));
     }
-    of_fields(lines, plan, "answered", &rules.response_fields);
+    of_fields(lines, plan, "response", &rules.response_fields);
     match rules.expires {
         Some(Expires::After(time)) => {
             lines.line(
@@ -141,7 +141,7 @@ pub(super) fn of_blocks(lines: &mut Lines, plan: &Plan, rules: &Rules) {
         if let Some(cached) = &block.rules.cache {
             of_cache_exceptions(&mut inner, plan, cached);
         }
-        of_fields(&mut inner, plan, "answered", &block.rules.response_fields);
+        of_fields(&mut inner, plan, "response", &block.rules.response_fields);
         inner.text().lines().for_each(|line| lines.line("", line));
     }
 }

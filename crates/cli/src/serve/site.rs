@@ -78,12 +78,23 @@ impl Built {
             Place::CrawlerAddresses(at) => nth("prerender-addresses", at),
             _ => None,
         };
+        let file = fault.file.as_deref().and_then(|file| value_of_file(&self.tree.nodes, file));
+        let at = file.or(at);
         let message = match at {
             Some(_) => fault.reason.clone(),
             None => fault.to_string(),
         };
         self.tree.mistake(&at.unwrap_or(0..0), message).to_string()
     }
+}
+
+/// The position of the first value that names a file.
+fn value_of_file(nodes: &[Node], file: &std::path::Path) -> Option<Range<usize>> {
+    nodes.iter().find_map(|node| {
+        let values = node.values.iter().chain(node.keys.iter().map(|(_, value)| value));
+        let mut named = values.filter(|value| !value.text.is_empty() && file.ends_with(&value.text));
+        named.next().map(|value| value.at.clone()).or_else(|| value_of_file(node.inner.as_deref()?, file))
+    })
 }
 
 /// A setting given by a flag.
@@ -145,7 +156,8 @@ pub(super) fn build_all(
     }
     reader.note(reader.proxy_protocol(&tree.nodes, &mut top));
     let mut sites = Sites::default();
-    let mut logs: Vec<_> = top.logs.iter().map(|log| log.clone().plan(&top.log, log::Scope::Server)).collect();
+    let mut logs: Vec<_> =
+        top.logs.iter().map(|log| log.clone().plan(&top.log, log::Scope::Server)).collect();
     for node in tree.nodes.iter().filter(|node| node.name == "site") {
         let options = reader.site(node, &top, &mut sites);
         let scope = log::Scope::Site(u16::try_from(sites.plan.sites.len() - 1).unwrap_or(u16::MAX));
@@ -186,7 +198,8 @@ fn finish(top: ServeOptions, sites: Sites, mut logs: Vec<log::Plan>, tree: Tree)
     let mut shared = top.shared.borrow_mut();
     sites.upstreams = std::mem::take(&mut shared.upstreams);
     let rendered = std::mem::take(&mut shared.rendered);
-    let (route_logs, of_routes): (Vec<_>, Vec<_>) = std::mem::take(&mut shared.route_logs).into_iter().unzip();
+    let (route_logs, of_routes): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut shared.route_logs).into_iter().unzip();
     logs.extend(of_routes.into_iter().flatten());
     let prerender =
         (!rendered.is_empty()).then_some(PrerenderPlan { renderer: top.renderer, sites: rendered });
