@@ -493,9 +493,15 @@ fn a_missing_file_is_shown_where_it_is_named() {
         ("basic-auth \"Realm\" file=\"users.txt\"", "users.txt: No such file or directory"),
         ("error-page 404 file=\"none.html\"", "none.html: No such file or directory"),
     ] {
-        folder.write("site.kdl", format!("route \"/a\" {{\n    {setting}\n    files public\n}}\nfiles public\n"));
-        let output =
-            Command::new(program("flatout")).current_dir(&folder.0).args(["check", "site.kdl"]).output().unwrap();
+        folder.write(
+            "site.kdl",
+            format!("route \"/a\" {{\n    {setting}\n    files public\n}}\nfiles public\n"),
+        );
+        let output = Command::new(program("flatout"))
+            .current_dir(&folder.0)
+            .args(["check", "site.kdl"])
+            .output()
+            .unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         let column = 5 + setting.find("file=").unwrap() + "file=".len();
         assert!(!output.status.success() && said.contains(name), "{said}");

@@ -45,6 +45,8 @@ mod push;
 mod refused;
 #[path = "responses.rs"]
 mod responses;
+#[path = "secured.rs"]
+mod secured;
 #[path = "server.rs"]
 mod server;
 #[path = "slashes.rs"]

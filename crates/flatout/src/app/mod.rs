@@ -9,6 +9,7 @@ mod surroundings;
 
 use std::sync::Arc;
 
+use flatout_engine::tls::Identity;
 use flatout_engine::{Plan, Service};
 use flatout_wire::Method;
 use flatout_wire::target::PathForm;
@@ -65,6 +66,7 @@ pub struct App {
     pub(crate) documents: Vec<Arc<crate::openapi::Document>>,
     pub(crate) path_form: PathForm,
     pub(crate) plan: Plan,
+    identities: Vec<Identity>,
     wrap: Option<Wrap>,
     #[cfg(feature = "admin")]
     admin: Option<crate::Admin>,

@@ -1,8 +1,11 @@
 //! The server around an application: background tasks, listeners, and the start.
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use flatout_engine::{Address, BoxError, Limits, Plan, Service};
+use flatout_engine::tls::{Acceptor, Identity, ServerPlan};
+use flatout_engine::{Address, BoxError, Limits, Plan, Service, say};
 
 use super::App;
 use crate::arguments::Arguments;
@@ -86,6 +89,25 @@ impl App {
             Ok(address) => self.plan.listen.push(address.into()),
             Err(message) => self.fault = self.fault.or(Some(Error::Usage(message))),
         }
+        self
+    }
+
+    /// Serves TLS 1.2 and 1.3 at all addresses, with HTTP/2 for clients that offer it. The files are PEM: the certificate with
+    /// its intermediate ones, and its key. They are read when the application starts, and again within ten seconds after they
+    /// have changed. Given several times, clients get the certificate for the name that they ask for, or the first.
+    ///
+    /// ```no_run
+    /// use flatout::App;
+    ///
+    /// App::new()
+    ///     .get("/", || "hello")
+    ///     .tls("/etc/ssl/example.org.pem", "/etc/ssl/example.org.key")
+    ///     .listen("[::]:443")
+    ///     .run()?;
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn tls(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> App {
+        self.identities.push(Identity { certificate: certificate.into(), key: key.into() });
         self
     }
 
@@ -207,6 +229,13 @@ impl App {
         let mut plan = self.plan.clone();
         // Browsers open WebSockets over HTTP/2 where it is offered, and a mounted service gets its by HTTP/1 alone.
         plan.limits.http2_websockets &= !self.routes.iter().any(|route| route.endpoint.takes_connections());
+        if !self.identities.is_empty() {
+            let identities = std::mem::take(&mut self.identities);
+            let acceptor = Acceptor::open(ServerPlan { identities, ..ServerPlan::default() });
+            let acceptor = acceptor.map_err(Error::Start)?;
+            plan.tls = Some(acceptor.clone());
+            self = self.background(async |shutdown| follow(acceptor, shutdown).await);
+        }
         let wrap = self.wrap.take();
         let drain_time_max = plan.drain_time_max;
         #[cfg(feature = "admin")]
@@ -264,5 +293,17 @@ impl App {
     /// As for [`App::start`], and the failure of a worker.
     pub fn run(self) -> Result<()> {
         self.start()?.run()
+    }
+}
+
+/// The time between two looks at the files of certificates.
+const FOLLOW_TIME: Duration = Duration::from_secs(10);
+
+/// Reads changed certificates. If they cannot be used, the former ones stay.
+async fn follow(acceptor: Acceptor, mut shutdown: Shutdown) {
+    while tokio::time::timeout(FOLLOW_TIME, shutdown.begun()).await.is_err() {
+        if let Err(message) = acceptor.follow() {
+            say(format_args!("the certificates stay as they were: {message}"));
+        }
     }
 }
