@@ -503,7 +503,7 @@ fn a_missing_file_is_shown_where_it_is_named() {
             .output()
             .unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        let column = 5 + setting.find("file=").unwrap() + "file=".len();
+        let column = 5 + setting.find("file=").unwrap();
         assert!(!output.status.success() && said.contains(name), "{said}");
         assert!(said.contains(&format!("site.kdl:2:{column}: ")), "{said}");
     }

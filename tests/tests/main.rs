@@ -94,8 +94,9 @@ mod reloading;
 mod remote;
 #[path = "request_ids.rs"]
 mod request_ids;
-#[path = "rules.rs"]
+#[path = "route_logs.rs"]
 mod route_logs;
+#[path = "rules.rs"]
 mod rules;
 #[path = "screens.rs"]
 mod screens;

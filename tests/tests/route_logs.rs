@@ -11,13 +11,14 @@ listen-plain \"127.0.0.1:0\"
 tls local
 state state
 workers 1
+admin \"unix:admin.sock\"
 log-format \"$request_method $request_uri $status $upstream_cache_status\"
 log-flush \"10ms\"
 access-log \"all.log\"
 upstream api {
     server \"ORIGIN\"
 }
-site localhost 127.0.0.1 {
+site localhost t \"127.0.0.1\" {
     access-log \"site.log\"
     route \"/api/\" {
         access-log \"api.log\"
@@ -39,7 +40,7 @@ site localhost 127.0.0.1 {
     }
     route \"/silent/\" {
         access-log \"silent.log\"
-        when \"arg('log') == '0'\" {
+        when \"query == 'log=0'\" {
             log-requests off
         }
         respond 200 silent
@@ -71,47 +72,74 @@ fn requests_of_a_route_are_in_its_own_logs_alone() {
         command.current_dir(&folder.0).args(["serve", "-c", "site.kdl"]);
         command
     });
-    let host = "Host: localhost\r\n";
-    for target in ["/a.txt", "/api/x", "/api/x", "/closed/a", "/from/", "/quiet/", "/silent/?log=0", "/silent/?log=1"] {
-        server.get(target, host);
+    for target in
+        ["/a.txt", "/api/x", "/api/x", "/closed/a", "/from/", "/quiet/", "/silent/?log=0", "/silent/?log=1"]
+    {
+        server.get(target, "");
     }
     let port = server.secure_port.unwrap();
-    for (version, target) in [("--http1.1", "/api/one"), ("--http2", "/api/two"), ("--http2", "/closed/two")] {
+    for (version, target) in [("--http1.1", "/api/one"), ("--http2", "/api/two"), ("--http2", "/closed/two")]
+    {
         let url = format!("https://127.0.0.1:{port}{target}");
-        assert!(Command::new("curl").args(["-sk", version, "-o", "/dev/null", &url]).status().unwrap().success());
+        assert!(
+            Command::new("curl").args(["-sk", version, "-o", "/dev/null", &url]).status().unwrap().success()
+        );
     }
     until("all lines", || {
-        ["all.log", "site.log", "api.log", "closed.log", "silent.log"].map(|log| lines(&folder, log).len()) == [1, 1, 5, 2, 1]
+        ["all.log", "site.log", "api.log", "closed.log", "silent.log"].map(|log| lines(&folder, log).len())
+            == [1, 1, 5, 2, 1]
     });
     assert_eq!(lines(&folder, "all.log"), ["GET /a.txt 200 -"]);
     assert_eq!(lines(&folder, "site.log"), ["GET /a.txt 200 -"]);
-    let api = ["GET /api/x 200 MISS", "GET /api/x 200 HIT", "GET /from/ 200 MISS", "GET /api/one 200 MISS", "GET /api/two 200 MISS"];
+    let api = [
+        "GET /api/x 200 MISS",
+        "GET /api/x 200 HIT",
+        "GET /from/ 200 MISS",
+        "GET /api/one 200 MISS",
+        "GET /api/two 200 MISS",
+    ];
     assert_eq!(lines(&folder, "api.log"), api);
     assert_eq!(lines(&folder, "closed.log"), ["403 /closed/a", "403 /closed/two"]);
     assert_eq!(lines(&folder, "errors.log"), ["GET /closed/a 403 -", "GET /closed/two 403 -"]);
     assert_eq!(lines(&folder, "silent.log"), ["GET /silent/?log=1 200 -"]);
 
-    let (_, explained) = flatout(&folder, &["explain", "GET", &format!("http://localhost:{}/closed/a", server.port), "-c", "site.kdl"]);
-    assert!(explained.contains("log        closed.log\n") && explained.contains("log        errors.log\n"), "{explained}");
+    let (_, explained) = flatout(
+        &folder,
+        &["explain", "GET", &format!("http://{}/closed/a", server.address), "-c", "site.kdl"],
+    );
+    assert!(
+        explained.contains("log        closed.log\n") && explained.contains("log        errors.log\n"),
+        "{explained}"
+    );
     assert!(!explained.contains("all.log") && !explained.contains("site.log"), "{explained}");
 
     // A reload finds the logs of routes in another order.
-    let of_api = &site[site.find("    route \"/api/\"").unwrap()..site.find("    route \"/closed/\"").unwrap()];
-    let moved = site.replace(of_api, "").replace("    files public\n}\n", &format!("{of_api}    files public\n}}\n"));
+    let of_api =
+        &site[site.find("    route \"/api/\"").unwrap()..site.find("    route \"/closed/\"").unwrap()];
+    let moved =
+        site.replace(of_api, "").replace("    files public\n}\n", &format!("{of_api}    files public\n}}\n"));
     assert_ne!(moved, site);
     folder.write("site.kdl", &moved);
     assert!(flatout(&folder, &["reload", "-c", "site.kdl"]).0);
-    server.get("/api/x", host);
-    server.get("/closed/moved", host);
-    until("the lines after the reload", || lines(&folder, "api.log").len() == 6 && lines(&folder, "closed.log").len() == 3);
+    server.get("/api/x", "");
+    server.get("/closed/moved", "");
+    until("the lines after the reload", || {
+        lines(&folder, "api.log").len() == 6 && lines(&folder, "closed.log").len() == 3
+    });
     assert_eq!(lines(&folder, "api.log")[5], "GET /api/x 200 HIT");
     assert_eq!(lines(&folder, "closed.log")[2], "403 /closed/moved");
 
     // Logs are opened at the start, so a reload that would need another one is refused.
-    folder.write("site.kdl", moved.replace("        respond 200 quiet", "        access-log \"more.log\"\n        respond 200 quiet"));
+    folder.write(
+        "site.kdl",
+        moved.replace(
+            "        respond 200 quiet",
+            "        access-log \"more.log\"\n        respond 200 quiet",
+        ),
+    );
     let (is_reloaded, said) = flatout(&folder, &["reload", "-c", "site.kdl"]);
     assert!(!is_reloaded && said.contains("access-log"), "{said}");
-    server.get("/api/x", host);
+    server.get("/api/x", "");
     until("the line after the refused reload", || lines(&folder, "api.log").len() == 7);
     assert_eq!(lines(&folder, "all.log").len(), 1);
 }

@@ -123,6 +123,8 @@ fn an_application_without_a_prefix_keeps_its_paths_and_its_surroundings() {
         assert_eq!(text(&client, "/own"), "outer");
         assert_eq!(client.get("/items/7").send().header("Inner"), Some("yes"));
         assert_eq!(client.get("/own").send().header("Inner"), None);
+        // A 404 belongs to the outer application.
+        assert_eq!(client.get("/none").send().header("Inner"), None);
     }
     let Err(error) = Client::new(App::new().get("/", || "own").merge(inner())) else { panic!("no error") };
     assert!(error.to_string().contains("`/`"), "{error}");

@@ -29,7 +29,17 @@ fn an_app_serves_tls_and_follows_its_certificate() {
         let url = format!("https://localhost:{}/", address.port());
         let resolve = format!("localhost:{}:127.0.0.1", address.port());
         let mut curl = Command::new("curl");
-        curl.args(["-s", "--max-time", "20", version, "--resolve", &resolve, "-w", " %{http_version}", "--cacert"]);
+        curl.args([
+            "-s",
+            "--max-time",
+            "20",
+            version,
+            "--resolve",
+            &resolve,
+            "-w",
+            " %{http_version}",
+            "--cacert",
+        ]);
         let output = curl.arg(&cert).arg(url).output().unwrap();
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
     };
