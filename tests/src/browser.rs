@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The height of a window, and how high it becomes at most.
 const HEIGHT: u64 = 900;
 const HEIGHT_MAX: u64 = 12_000;
+/// How many times a window follows a page that grows.
+const RESIZES_MAX: u32 = 5;
 
 /// The browser sends no requests of its own, and leaves no files. Tests sign their own certificates.
 const FLAGS: [&str; 14] = [
@@ -196,12 +198,17 @@ impl Browser {
         while !self.is_loaded {
             self.hear();
         }
-        // Invisible parts are not drawn, above all in frames: make the window as high as the page.
-        let height = self.evaluate("document.documentElement.scrollHeight").as_u64().unwrap_or(HEIGHT);
-        self.resize(height.clamp(HEIGHT, HEIGHT_MAX));
+        // Invisible parts are not drawn, above all in frames: make the window as high as the page. A page may grow when it is drawn.
         let drawn =
             "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))";
-        assert_eq!(self.evaluate(drawn), true);
+        for _ in 0..RESIZES_MAX {
+            let height = self.evaluate("document.documentElement.scrollHeight").as_u64().unwrap_or(HEIGHT);
+            self.resize(height.clamp(HEIGHT, HEIGHT_MAX));
+            assert_eq!(self.evaluate(drawn), true);
+            if self.evaluate("document.documentElement.scrollHeight <= innerHeight") == true {
+                break;
+            }
+        }
         if self.frame.is_some() {
             assert_eq!(self.evaluate_in_frame(drawn), true);
         }
