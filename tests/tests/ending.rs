@@ -1,7 +1,7 @@
 //! Start and end: drain, signals, all kinds of sockets, exit status.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -155,20 +155,43 @@ fn ipv6_is_served() {
     }
 }
 
-#[test]
-fn sockets_handed_over_by_systemd_are_served() {
-    let folder = Folder::new();
-    folder.write("index.html", "home");
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
+/// `flatout serve` with a socket that is handed over as by systemd.
+fn with_handed_over(listener: TcpListener) -> Command {
     // A shell passes the socket like systemd: as descriptor 3, with the server's process id. It gets it as its input,
     // because it only knows descriptors of one digit.
     let script = "exec 3<&0 0</dev/null; exec env LISTEN_PID=$$ LISTEN_FDS=1 \"$@\"";
     let mut command = Command::new("sh");
-    command.args(["-c", script, "sh"]).arg(program("flatout")).arg("serve").arg(&folder.0);
+    command.args(["-c", script, "sh"]).arg(program("flatout")).arg("serve");
     command.stdin(std::os::fd::OwnedFd::from(listener));
+    command
+}
+
+#[test]
+fn sockets_handed_over_by_systemd_are_served() {
+    let folder = Folder::new();
+    folder.write("index.html", "home");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut command = with_handed_over(listener);
+    command.arg(&folder.0);
     let server = Server::start(command);
     assert_eq!(server.address.port(), port);
+    assert_eq!(server.get("/", "").text(), "home");
+}
+
+/// `ListenStream=80` is `[::]:80`, for IPv4 too, and `listen-plain ":80"` means it.
+#[test]
+fn a_socket_of_systemd_for_all_addresses_is_as_its_port_is_listed() {
+    let folder = Folder::new();
+    folder.write("public/index.html", "home");
+    let listener = TcpListener::bind("[::]:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let site = "listen \":1\"\nlisten-plain \":PORT\"\ntls local\nstate state\nsite t {\n files public\n}\n";
+    folder.write("site.kdl", site.replace("PORT", &port.to_string()));
+    let mut command = with_handed_over(listener);
+    command.current_dir(&folder.0).args(["-c", "site.kdl"]);
+    let server = Server::start(command);
+    assert_eq!((server.address.port(), server.secure_port), (port, None));
     assert_eq!(server.get("/", "").text(), "home");
 }
 

@@ -24,7 +24,7 @@ pub use crate::address::Address;
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Where to listen. If systemd passes sockets (`LISTEN_FDS`), these take its place; a socket that has the address of
-    /// a listener gets its properties.
+    /// a listener gets its properties, and so does one whose port a listener has for all addresses.
     pub listen: Vec<Listen>,
     /// TLS for the listeners that are not plain; `None`: all are.
     pub tls: Option<Acceptor>,

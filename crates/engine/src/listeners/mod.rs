@@ -72,9 +72,15 @@ impl Start {
         }
     }
 
-    /// The same for a socket that systemd has bound to this address.
+    /// The same for a socket that systemd has bound to this address: as that of the listener with this address, or of one for all
+    /// addresses at this port. `ListenStream=80` is `[::]:80`, for IPv4 too.
     fn of_handed_over(address: &Address, plan: &Plan) -> Start {
+        let covers = |listen: &&Listen| match (&listen.address, address) {
+            (Address::Tcp(all), Address::Tcp(one)) => all.ip().is_unspecified() && all.port() == one.port(),
+            _ => false,
+        };
         let known = plan.listen.iter().find(|listen| listen.address == *address);
+        let known = known.or_else(|| plan.listen.iter().find(covers));
         known.map_or_else(
             || Start {
                 is_secure: plan.tls.is_some(),
