@@ -62,6 +62,11 @@ impl<'d> Import<'d> {
         }
     }
 
+    /// Whether a list applies to a server that a nested block replaces by its own.
+    pub(super) fn has_replaced_lists(chain: &Chain<'d>) -> bool {
+        LISTS.iter().any(|names| !chain.list(names).is_empty() && has_below(chain.own(), names))
+    }
+
     fn list(&mut self, directive: &'d Directive, chain: &Chain<'d>, lines: &mut Lines) {
         let text = match directive.name.as_str() {
             "add_header" => self.header(directive),

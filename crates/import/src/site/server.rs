@@ -138,7 +138,7 @@ impl<'d> Import<'d> {
         });
         if has_return || !has_rest {
             self.set_place(server);
-            self.action(chain, None, &named, lines);
+            self.action_of_server(chain, http, &named, lines);
         } else if let Some(root) = server.inner().iter().find(|directive| directive.name == "root") {
             self.fates.carried(root);
         }
@@ -166,6 +166,24 @@ impl<'d> Import<'d> {
         {
             lines.setting("respond 404".to_owned());
         }
+    }
+
+    /// Writes what the server does with requests that match no location. If it has lists that some of its locations replace, these
+    /// stand in a route of their own.
+    fn action_of_server(
+        &mut self,
+        chain: &Chain<'d>,
+        http: &Chain<'d>,
+        named: &[&'d Directive],
+        lines: &mut Lines,
+    ) {
+        if !Self::has_replaced_lists(chain) {
+            return self.action(chain, None, named, lines);
+        }
+        let mut inner = Lines::default();
+        self.lists(&[&chain.within(&[]), chain, http], &mut inner);
+        self.action(chain, None, named, &mut inner);
+        lines.block(&[], "route \"/\"".to_owned(), inner);
     }
 
     /// The host names of a server.

@@ -151,7 +151,11 @@ fn lists_are_written_where_they_hold() {
     assert_eq!(of("").matches("response-header add \"A\"").count(), 1);
     assert!(of("").contains("\nresponse-header add \"A\" \"1\"\n"), "at the top");
     let own = of("location /a { add_header B 2 always; } location /b {}");
-    assert_eq!((own.matches("\"A\"").count(), own.matches("\"B\"").count()), (1, 1));
+    assert_eq!((own.matches("\"A\"").count(), own.matches("\"B\"").count()), (2, 1));
+    let rest = "route \"/\" {\n        response-header add \"A\" \"1\"\n        files \"/r\"\n";
+    assert!(own.contains(rest), "what matches no location: {own}");
+    let returned = of("location /a { add_header B 2 always; } return 204;");
+    assert!(returned.contains("response-header add \"A\" \"1\"\n        respond 204"), "{returned}");
     assert!(
         own.contains("route \"/b\" match=starts-with {\n        response-header add \"A\" \"1\"\n"),
         "{own}"
@@ -491,7 +495,7 @@ fn texts_are_replaced_as_nginx_does() {
     }
     // The inner list replaces the outer one.
     let nested = of_server("root /r; sub_filter a b; location /x { sub_filter c d; } location /y { }");
-    assert_eq!(nested.matches("replace-text \"a\" \"b\"").count(), 1, "{nested}");
+    assert_eq!(nested.matches("replace-text \"a\" \"b\"").count(), 2, "/ and /y: {nested}");
     assert!(
         nested.contains("route \"/x\" match=starts-with { | compress off | replace-text \"c\" \"d\""),
         "{nested}"
