@@ -35,6 +35,23 @@ impl<'d> Chain<'d> {
         depth + 3 == self.levels.len()
     }
 
+    /// Whether the block is a location, whose route has no others around it in the site file.
+    pub(super) fn is_location(&self) -> bool {
+        self.levels.len() > 3
+    }
+
+    /// The blocks that become this route: the block itself, and for a location those around it up to the server. The
+    /// innermost is first. Routes are beside each other, so that each needs what nginx inherits from these.
+    pub(super) fn of_route(&self) -> &[&'d [Directive]] {
+        let count = self.levels.len().saturating_sub(3).max(1);
+        self.levels.get(..count).unwrap_or_default()
+    }
+
+    /// The directive of this name in the innermost of these blocks that has it.
+    pub(super) fn find_in_route(&self, name: &str) -> Option<&'d Directive> {
+        self.of_route().iter().find_map(|level| level.iter().find(|directive| directive.name == name))
+    }
+
     /// The server's own block with its enclosing ones.
     pub(super) fn at_server(&self) -> Chain<'d> {
         let at = self.levels.len().saturating_sub(3);

@@ -21,8 +21,13 @@ const NAMES: [&str; 8] = [
 impl<'d> Import<'d> {
     /// Writes the compression settings of a block, if it has any.
     pub(super) fn compression(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
-        let own: Vec<&Directive> =
-            chain.own().iter().filter(|directive| NAMES.contains(&directive.name.as_str())).collect();
+        let own: Vec<&Directive> = chain
+            .of_route()
+            .iter()
+            .copied()
+            .flatten()
+            .filter(|directive| NAMES.contains(&directive.name.as_str()))
+            .collect();
         if own.is_empty() {
             return;
         }

@@ -51,9 +51,10 @@ impl<'d> Import<'d> {
             let holds = here.list(names);
             let is_written =
                 |chain: &&&Chain<'d>| !chain.list(names).is_empty() && !has_below(chain.own(), names);
-            // In `http` and `server`, a list is postponed if a nested block has its own.
-            let waits = has_below(here.own(), names);
-            if holds.is_empty() || waits || outer.iter().any(|chain| is_written(&chain)) {
+            // In `http` and `server`, a list is postponed if a nested block has its own. Routes are beside each other.
+            let waits = !here.is_location() && has_below(here.own(), names);
+            let mut outer = outer.iter().filter(|chain| !chain.is_location());
+            if holds.is_empty() || waits || outer.any(|chain| is_written(&chain)) {
                 continue;
             }
             for directive in holds {

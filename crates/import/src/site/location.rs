@@ -270,7 +270,7 @@ impl<'d> Import<'d> {
         self.set_place(location);
         self.settings(&chain, &mut lines);
         self.logs_of_location(&chain, &mut lines);
-        let own = chain.own().iter().find(|directive| directive.name == "auth_request");
+        let own = chain.find_in_route("auth_request");
         self.auth_request(own, &chain, &mut lines);
         let mut levels = vec![&chain];
         levels.extend(chains);

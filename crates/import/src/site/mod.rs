@@ -28,6 +28,8 @@ mod lists;
 mod location;
 mod logs;
 mod named;
+#[cfg(test)]
+mod nested_tests;
 mod out;
 mod pattern;
 mod proxy;

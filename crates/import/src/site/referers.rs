@@ -23,8 +23,9 @@ impl<'d> Import<'d> {
 
     /// Writes the variable's value for a block.
     pub(super) fn valid_referers(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
-        let own: Vec<&Directive> =
-            chain.own().iter().filter(|directive| directive.name == "valid_referers").collect();
+        let is_own = |directive: &&'d Directive| directive.name == "valid_referers";
+        let mut levels = chain.of_route().iter().map(|level| level.iter().filter(is_own).collect::<Vec<_>>());
+        let own = levels.find(|own| !own.is_empty()).unwrap_or_default();
         if own.is_empty() || !self.maps.iter().any(|name| name == NAME) {
             return;
         }

@@ -30,14 +30,21 @@ impl<'d> Import<'d> {
     pub(super) fn secure_link(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
         let is_own =
             |directive: &Directive| ["secure_link", "secure_link_md5"].contains(&directive.name.as_str());
-        if !chain.own().iter().any(is_own) || !self.maps.iter().any(|name| name == NAME) {
+        let mut around = chain.of_route().iter().copied().flatten();
+        if !around.any(is_own) || !self.maps.iter().any(|name| name == NAME) {
             return;
         }
         let (Some(link), Some(md5)) = (chain.find("secure_link"), chain.find("secure_link_md5")) else {
             return;
         };
         let Some((valid, expires)) = self.link(link, md5) else { return };
-        chain.own().iter().filter(|directive| is_own(directive)).for_each(|it| self.fates.carried(it));
+        chain
+            .of_route()
+            .iter()
+            .copied()
+            .flatten()
+            .filter(|directive| is_own(directive))
+            .for_each(|it| self.fates.carried(it));
         lines.setting(format!("set {} expr={}", super::out::value(NAME), text(&valid)));
         if let Some(expires) = expires {
             lines.setting(format!("set {} {}", super::out::value(EXPIRES), text(expires)));

@@ -20,6 +20,7 @@ impl<'d> Import<'d> {
         self.shares_addresses = self.addresses.are_shared() && tls::is_one(&servers, http);
         self.process(http, top);
         self.process(&http.outer(), top);
+        self.one_worker(http.outer().own(), top);
         self.logs(http, top);
         for (listen, why) in refused {
             self.set_place(listen);

@@ -10,25 +10,18 @@ use super::{Import, values};
 const HEAD_BYTES_MAX: u64 = 48 << 10;
 
 impl<'d> Import<'d> {
-    /// Writes the settings of the innermost block.
+    /// Writes the settings of a block, with those of the locations around it.
     pub(super) fn settings(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
-        for directive in chain.own() {
-            let Some(text) = plain(directive, chain) else { continue };
-            match text {
-                Ok(text) => {
-                    self.fates.carried(directive);
-                    if !text.is_empty() {
-                        lines.setting(text);
-                    }
-                    if directive.name == "index" && directive.words.len() > 1 {
-                        lines.comment(&format!("a folder has one index file here, in place of {directive}"));
-                    }
-                }
-                Err(why) => self.leave(directive, why, lines),
+        let mut inner: Vec<&str> = Vec::new();
+        for level in chain.of_route() {
+            let applies = |directive: &&'d Directive| !inner.contains(&family(&directive.name));
+            for directive in level.iter().filter(applies) {
+                self.plain_setting(directive, level, chain, lines);
             }
+            inner.extend(level.iter().map(|directive| family(&directive.name)));
         }
         self.compression(chain, lines);
-        if chain.own().iter().any(|directive| directive.name == "sub_filter") && !lines.has("compress") {
+        if chain.find_in_route("sub_filter").is_some() && !lines.has("compress") {
             // Texts are replaced in what is not compressed yet.
             lines.setting("compress off".to_owned());
         }
@@ -37,11 +30,34 @@ impl<'d> Import<'d> {
         self.ifs_and_sets(chain, lines);
     }
 
-    /// `allow` and `deny`, in order.
+    fn plain_setting(
+        &mut self,
+        directive: &'d Directive,
+        level: &[Directive],
+        chain: &Chain<'d>,
+        lines: &mut Lines,
+    ) {
+        match plain(directive, level, chain) {
+            None => {}
+            Some(Ok(text)) => {
+                self.fates.carried(directive);
+                if !text.is_empty() {
+                    lines.setting(text);
+                }
+                if directive.name == "index" && directive.words.len() > 1 {
+                    lines.comment(&format!("a folder has one index file here, in place of {directive}"));
+                }
+            }
+            Some(Err(why)) => self.leave(directive, why, lines),
+        }
+    }
+
+    /// `allow` and `deny`, in order: those of the innermost block that has any.
     fn access(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
-        for directive in
-            chain.own().iter().filter(|directive| ["allow", "deny"].contains(&directive.name.as_str()))
-        {
+        let is_rule = |directive: &&'d Directive| ["allow", "deny"].contains(&directive.name.as_str());
+        let mut levels = chain.of_route().iter();
+        let rules = levels.find(|level| level.iter().any(|directive| is_rule(&directive)));
+        for directive in rules.into_iter().flat_map(|level| level.iter()).filter(is_rule) {
             let peer = directive.word(0);
             lines.setting(line(&directive.name, peer.trim_end_matches(':')));
             self.fates.carried(directive);
@@ -56,6 +72,14 @@ impl<'d> Import<'d> {
     /// Whose information about clients is trusted, in one of several servers.
     pub(super) fn real_ip(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
         self.processed(chain, |name| ["set_real_ip_from", "real_ip_header"].contains(&name), lines);
+    }
+
+    /// A whole nginx.conf, which has a block of `events`, without a number of processes: nginx has one.
+    pub(super) fn one_worker(&mut self, main: &[Directive], top: &mut Lines) {
+        let has = |name: &str| main.iter().any(|directive| directive.name == name);
+        if has("events") && !has("worker_processes") {
+            top.setting("workers 1".to_owned());
+        }
     }
 
     fn processed(&mut self, chain: &Chain<'d>, is_wanted: impl Fn(&str) -> bool, top: &mut Lines) {
@@ -79,8 +103,17 @@ impl<'d> Import<'d> {
     }
 }
 
-/// The converted setting, or why it cannot be converted; `None` for other directives.
-fn plain(directive: &Directive, chain: &Chain<'_>) -> Option<Result<String, &'static str>> {
+/// The name under which inner directives replace outer ones: a password and its file become one setting.
+fn family(name: &str) -> &str {
+    if name == "auth_basic_user_file" { "auth_basic" } else { name }
+}
+
+/// The converted setting, or why it cannot be converted; `None` for other directives. `level` is the directive's block.
+fn plain(
+    directive: &Directive,
+    level: &[Directive],
+    chain: &Chain<'_>,
+) -> Option<Result<String, &'static str>> {
     let word = directive.word(0);
     Some(Ok(match directive.name.as_str() {
         "client_max_body_size" => match values::size(word) {
@@ -113,7 +146,7 @@ fn plain(directive: &Directive, chain: &Chain<'_>) -> Option<Result<String, &'st
             Some(file) => format!("basic-auth {} file={}", value(word), value(file.word(0))),
             None => return Some(Err("there is no auth_basic_user_file")),
         },
-        "auth_basic_user_file" if chain.own().iter().any(|own| own.name == "auth_basic") => String::new(),
+        "auth_basic_user_file" if level.iter().any(|own| own.name == "auth_basic") => String::new(),
         // Inherited with another file, or without any until here.
         "auth_basic_user_file" => match chain.word("auth_basic") {
             "" | "off" => return None,

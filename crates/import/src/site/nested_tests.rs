@@ -1,0 +1,64 @@
+//! Locations inside locations: their routes are beside each other, and have what nginx inherits.
+
+use super::tests::{imported, of_server};
+
+/// The content of the route with this head.
+fn route<'s>(site: &'s str, head: &str) -> &'s str {
+    let (_, rest) = site.split_once(&format!("route {head} {{ | ")).unwrap_or(("", ""));
+    rest.split_once(" | }").map_or(rest, |(content, _)| content)
+}
+
+#[test]
+fn restrictions_of_a_location_hold_for_those_inside_it() {
+    let site = of_server(
+        "root /r; location /a/ { allow 10.0.0.0/8; deny all; auth_basic x; auth_basic_user_file /u; \
+         satisfy any; client_max_body_size 5; location /a/b/ { } location = /a/c { expires 1s; } \
+         location /a/d/ { deny 10.0.0.1; } location /a/e/ { auth_basic off; } \
+         location /a/f/ { auth_basic_user_file /v; } location /a/g/ { location /a/g/h/ { } } }",
+    );
+    let (password, addresses) = ("basic-auth x file=\"/u\"", "allow \"10.0.0.0/8\" | deny all");
+    let inherited = format!("{password} | satisfy any | body-bytes \"5\" | {addresses} | files \"/r\"");
+    for head in ["\"/a/\"", "\"/a/b/\"", "\"/a/g/\"", "\"/a/g/h/\""] {
+        assert_eq!(route(&site, head), inherited, "{head}: {site}");
+    }
+    let exact = route(&site, "\"/a/c\" match=exact");
+    assert!(
+        exact.contains(password) && exact.contains(addresses) && exact.contains("expires \"1s\""),
+        "{exact}"
+    );
+    assert!(route(&site, "\"/a/d/\"").contains("| deny \"10.0.0.1\" | files"), "{site}");
+    let open = route(&site, "\"/a/e/\"");
+    assert!(open.starts_with("basic-auth off | satisfy any") && open.contains(addresses), "{open}");
+    let other = route(&site, "\"/a/f/\"");
+    assert!(other.contains("basic-auth x file=\"/v\"") && !other.contains(password), "{other}");
+}
+
+#[test]
+fn limits_fields_and_questions_of_a_location_hold_inside_it() {
+    let whole = imported(
+        "http { limit_req_zone $binary_remote_addr zone=z:1m rate=1r/s; server { listen 80; root /r; \
+         location /a/ { limit_req zone=z; add_header X-A b; auth_request /auth; \
+         location /a/b/ { add_header X-B c; } } \
+         location = /auth { proxy_pass http://127.0.0.1:9000; } } }",
+    )
+    .text;
+    let site: Vec<&str> = whole.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let site = site.join(" | ");
+    for (head, field) in [("\"/a/\"", "X-A"), ("\"/a/b/\"", "X-B")] {
+        let content = route(&site, head);
+        for part in ["rate-limit \"1/s\"", "forward-auth ", &format!("response-header add \"{field}\"")] {
+            assert_eq!(content.matches(part).count(), 1, "{head} {part}: {content}");
+        }
+        assert_eq!(content.matches("response-header").count(), 1, "{content}");
+    }
+}
+
+#[test]
+fn a_whole_configuration_without_a_number_of_processes_has_one() {
+    let server = "http { server { listen 80; return 204; } }";
+    for (main, expected) in [("events { }", true), ("", false), ("events { } worker_processes auto;", false)]
+    {
+        let text = imported(&format!("{main} {server}")).text;
+        assert_eq!(text.contains("workers 1\n"), expected, "{main}: {text}");
+    }
+}
