@@ -67,9 +67,12 @@ fn a_new_project_equals_the_example_that_is_built() {
             "{made}"
         );
     }
-    // Another name, with an underscore where Rust needs one.
-    assert!(new(&folder, &["my-shop"]).status.success());
-    assert!(read(&folder.0.join("my-shop"), Path::new("src/main.rs")).contains("use my_shop::"));
+    // Another name, with an underscore where Rust needs one, and the root of the checkout.
+    assert!(new(&folder, &["my-shop", "--library", root().to_str().unwrap()]).status.success());
+    let other = folder.0.join("my-shop");
+    assert!(read(&other, Path::new("src/main.rs")).contains("use my_shop::"));
+    let path = format!("path = {:?}", library.canonicalize().unwrap());
+    assert!(read(&other, Path::new("Cargo.toml")).contains(&path));
 }
 
 #[test]
@@ -98,12 +101,17 @@ fn a_new_project_is_served() {
 fn a_wrong_name_or_an_existing_folder_is_refused() {
     let folder = Folder::new();
     std::fs::create_dir(folder.0.join("shop")).unwrap();
+    let root = root().canonicalize().unwrap();
+    let root = root.to_str().unwrap();
+    let engine = format!("{root}/crates/engine");
     for (arguments, part) in [
-        (&["shop"][..], "`shop` exists already"),
+        (&["shop", "--library", root][..], "`shop` exists already"),
         (&["../shop"], "cannot be named `../shop`"),
         (&["test"], "try `my-test`"),
         (&["other", "--library", "/nowhere"], "cannot open `/nowhere`"),
-        (&["other", "--library", "."], "has no Cargo.toml"),
+        (&["other", "--library", "."], "neither `.` nor `./crates/flatout` is the library"),
+        (&["other", "--library", &engine], "need a checkout of flatout"),
+        (&["other"], "not published yet: give a checkout of flatout: flatout new other --library CHECKOUT"),
     ] {
         let output = new(&folder, arguments);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

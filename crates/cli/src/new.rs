@@ -11,23 +11,33 @@ use crate::{Failure, print};
 pub(crate) const COMMAND: Command = Command {
     name: "new",
     about: "Make a project: an API with a database, tests and a load plan",
-    more: "The folder must not exist. Nothing is downloaded; `cargo test` in the folder builds the project.",
-    examples: &[
-        ("flatout new shop", "make the folder shop; then: cd shop && cargo test && cargo run"),
-        ("flatout new shop --library ~/flatout/crates/flatout", "on the library of a checkout"),
-    ],
+    more: "The folder must not exist. Nothing is downloaded; `cargo test` in the folder builds the project. The library is \
+           not published yet, so the project refers to it in a checkout of flatout.",
+    examples: &[(
+        "flatout new shop --library ~/flatout",
+        "make the folder shop; then: cd shop && cargo test && cargo run",
+    )],
     arguments: |command| {
         let name = Arg::new(NAME).value_name("NAME").required(true);
         let name = name.help("The name of the package and its folder: a-z, 0-9, - and _");
-        let library = Arg::new(LIBRARY).long(LIBRARY).value_name("FOLDER");
+        let library = Arg::new(LIBRARY).long(LIBRARY).value_name("CHECKOUT");
         let library = library.value_parser(value_parser!(PathBuf));
-        command.arg(name).arg(library.help("Use the library in this folder instead of the published one"))
+        let library =
+            library.help("Required: the checkout of flatout with the library, or its crates/flatout");
+        command.override_usage(USAGE).arg(name).arg(library)
     },
     run,
 };
 
 const NAME: &str = "name";
 const LIBRARY: &str = "library";
+
+/// Without the library there is an error of our own, which says why it is needed.
+const USAGE: &str = "flatout new <NAME> --library <CHECKOUT>";
+
+/// The library within a checkout, and its name in its manifest.
+const LIBRARY_FOLDER: &str = "crates/flatout";
+const LIBRARY_NAME: &str = "name = \"flatout\"";
 
 /// As on crates.io.
 const NAME_BYTES_MAX: usize = 64;
@@ -109,10 +119,13 @@ const FILES: [(&str, &str); 8] = [
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let Some(name) = matches.get_one::<String>(NAME) else { return Ok(()) };
     check(name).map_err(Failure::Usage)?;
-    let dependency = match matches.get_one::<PathBuf>(LIBRARY) {
-        Some(folder) => local_library(folder)?,
-        None => format!("flatout = {:?}", env!("CARGO_PKG_VERSION")),
+    let Some(checkout) = matches.get_one::<PathBuf>(LIBRARY) else {
+        return Err(Failure::Usage(format!(
+            "the library is not published yet: give a checkout of flatout: flatout new {name} --library CHECKOUT"
+        )));
     };
+    let library = library(checkout)?;
+    let dependency = format!("flatout = {{ path = {:?} }}", library.display().to_string());
     let folder = Path::new(name);
     std::fs::create_dir(folder).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => {
@@ -134,18 +147,23 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     ))
 }
 
-/// The line of the manifest for the library of a checkout.
-fn local_library(folder: &Path) -> Result<String, Failure> {
-    let failed = |error| Failure::Usage(format!("--library: cannot open `{}`: {error}", folder.display()));
-    let folder = folder.canonicalize().map_err(failed)?;
-    if !folder.join("Cargo.toml").is_file() {
-        let message = format!(
-            "--library: `{}` has no Cargo.toml; the library of a checkout is in crates/flatout",
-            folder.display()
-        );
-        return Err(Failure::Usage(message));
-    }
-    Ok(format!("flatout = {{ path = {:?} }}", folder.display().to_string()))
+/// The folder of the library: this folder, or the one within this checkout.
+fn library(checkout: &Path) -> Result<PathBuf, Failure> {
+    let failed = |error| Failure::Usage(format!("--library: cannot open `{}`: {error}", checkout.display()));
+    let folder = checkout.canonicalize().map_err(failed)?;
+    let within = folder.join(LIBRARY_FOLDER);
+    [folder, within].into_iter().find(|folder| is_library(folder)).ok_or_else(|| {
+        Failure::Usage(format!(
+            "--library: neither `{0}` nor `{0}/{LIBRARY_FOLDER}` is the library: need a checkout of flatout",
+            checkout.display().to_string().trim_end_matches('/')
+        ))
+    })
+}
+
+/// Whether the package in this folder is the library.
+fn is_library(folder: &Path) -> bool {
+    std::fs::read_to_string(folder.join("Cargo.toml"))
+        .is_ok_and(|manifest| manifest.lines().any(|line| line.trim() == LIBRARY_NAME))
 }
 
 /// # Errors
