@@ -219,11 +219,11 @@ fn endpoints_change_under_load_without_a_reload_or_a_lost_request() {
 fn a_service_without_endpoints_serves_once_it_has_one() {
     let a = backend("a");
     let cluster = Cluster::start(&(service("app", &[]) + &route("r", TO_APP)));
-    assert_eq!(cluster.get("h", "/name", "").status, 502);
+    assert_eq!(cluster.get("h", "/name", "").status, 503);
     cluster.objects(&(service("app", &[&a]) + &route("r", TO_APP)));
     until("it serves", || cluster.get("h", "/name", "").status == 200);
     cluster.objects(&(service("app", &[]) + &route("r", TO_APP)));
-    until("it serves no more", || cluster.get("h", "/name", "").status == 502);
+    until("it serves no more", || cluster.get("h", "/name", "").status == 503);
     assert_eq!(cluster.reloads(), 0);
 }
 

@@ -78,7 +78,7 @@ fn objects_of_an_api_server_are_served_and_get_their_status() {
     let (port, backend, folder) = (free_port(), Server::json(), Folder::new());
     let api = api_server(port);
     let server = controller(&api, &folder, "127.0.0.1");
-    assert_eq!(get("127.0.0.1", port).status, 502, "no endpoint");
+    assert_eq!(get("127.0.0.1", port).status, 503, "no endpoint");
     api.put(SLICES, slice(backend.address.port()));
     until("the endpoint serves", || get("127.0.0.1", port).status == 200);
     assert!(!server.said().iter().any(|line| line.contains("reloaded")), "{:?}", server.said());

@@ -196,8 +196,8 @@ fn operators_get_clear_messages_and_the_log_has_their_names() {
     let line = format!("upstream app: server {first} is draining and gets no more requests");
     until("the log has it", || site.has_logged(&line) && site.has_logged("; by tester (uid "));
     let warned = site.upstream(&["down", "app", &second]).unwrap();
-    assert!(warned.contains("no server is left: requests get 502"), "{warned}");
-    assert!(site.server.get("/json", "").status == 502);
+    assert!(warned.contains("no server is left: requests get 503"), "{warned}");
+    assert!(site.server.get("/json", "").status == 503);
 
     let metrics = site.page("/metrics");
     let draining =

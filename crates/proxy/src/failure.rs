@@ -21,6 +21,8 @@ const TARGET_BYTES_MAX: usize = 200;
 pub enum Failure {
     /// No server of the upstream is up, or none has an address.
     NoServer,
+    /// The upstream has no servers, or all of them are leaving.
+    Empty,
     /// The queue for a connection is full.
     QueueFull,
     /// It was in this queue for `queue-time`.
@@ -59,8 +61,9 @@ pub enum Failure {
 
 impl Failure {
     /// All of them.
-    pub const ALL: [Failure; 18] = [
+    pub const ALL: [Failure; 19] = [
         Failure::NoServer,
+        Failure::Empty,
         Failure::QueueFull,
         Failure::QueueTime,
         Failure::NotConnected,
@@ -84,6 +87,7 @@ impl Failure {
     pub fn label(self) -> &'static str {
         match self {
             Failure::NoServer => "no_server",
+            Failure::Empty => "empty",
             Failure::QueueFull => "queue_full",
             Failure::QueueTime => "queue_time",
             Failure::NotConnected => "not_connected",
@@ -115,7 +119,7 @@ impl Failure {
             | Failure::BadParameters
             | Failure::Reset
             | Failure::Refused => Status::BAD_GATEWAY,
-            Failure::QueueFull | Failure::QueueTime => Status::SERVICE_UNAVAILABLE,
+            Failure::Empty | Failure::QueueFull | Failure::QueueTime => Status::SERVICE_UNAVAILABLE,
             Failure::ConnectTime | Failure::SendTime | Failure::ReadTime | Failure::RequestTime => {
                 Status::GATEWAY_TIMEOUT
             }
@@ -130,6 +134,7 @@ impl Failure {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Failure::NoServer => "no server of the upstream is up",
+            Failure::Empty => "the upstream has no servers",
             Failure::QueueFull => "too many requests are waiting for the upstream",
             Failure::QueueTime => "the request waited too long for a connection to the upstream",
             Failure::NotConnected => "cannot connect to the upstream",

@@ -92,6 +92,11 @@ impl LiveUpstream {
         self.servers.load_full()
     }
 
+    /// Whether all its servers have left or are leaving, or it never had any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.servers.load().iter().all(|server| server.is_leaving())
+    }
+
     /// Whoever reads this before the servers reads no older servers.
     pub(crate) fn changes_count(&self) -> u64 {
         self.changes_count.load(Ordering::Acquire)

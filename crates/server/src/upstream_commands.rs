@@ -251,7 +251,7 @@ impl UpstreamCommands<'_> {
         let serves = |it: &ServerStatus| it.mode == ServerMode::Serving;
         match self.proxy.state(upstream).is_some_and(|state| state.servers.iter().any(serves)) {
             true => "",
-            false => "; no server is left: requests get 502",
+            false => "; no server is left: requests get 503",
         }
     }
 }

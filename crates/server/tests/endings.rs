@@ -85,6 +85,12 @@ fn no_server_is_left_when_all_were_tried() {
 }
 
 #[test]
+fn an_upstream_without_servers_is_unavailable() {
+    let text = "the upstream has no servers";
+    ends(Upstream::new("t", Vec::new()), &last("/"), Failure::Empty, 503, text);
+}
+
+#[test]
 fn a_handshake_without_end_takes_connect_time() {
     let tls = Tls { name: Some("localhost".to_owned()), authorities: None, verify: false, certificate: None };
     let server = Server { tls: Some(tls), ..Server::new(Address::Socket(silent())) };

@@ -35,8 +35,9 @@ impl ProxyWorker {
                     return self.enqueue(state, job);
                 }
                 group.counts.up(|counts| &counts.no_server);
-                self.log(Failure::NoServer, job.upstream, None, Some(&job), None);
-                return self.refuse(state, job, Failure::NoServer);
+                let failure = if upstream.is_empty() { Failure::Empty } else { Failure::NoServer };
+                self.log(failure, job.upstream, None, Some(&job), None);
+                return self.refuse(state, job, failure);
             };
             let server_id = ServerId { upstream: job.upstream, server: at };
             if streams_max.is_some()
