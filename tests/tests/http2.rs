@@ -382,3 +382,35 @@ fn draining_under_load_loses_nothing() {
         assert_eq!(succeeded.parse::<usize>().unwrap(), lines(), "{said}");
     }
 }
+
+/// What the log says of a response's body is without the heads of frames, as nginx's `$body_bytes_sent`.
+#[test]
+fn logged_bytes_of_bodies_are_those_of_http_1() {
+    let folder = Folder::new();
+    folder.write("site/small.bin", "x".repeat(49));
+    folder.write("site/large.bin", "x".repeat(700_000));
+    let log = folder.0.join("access.log");
+    let mut command = Command::new(program("flatout"));
+    command.arg("serve").arg(folder.0.join("site")).args([
+        "--listen",
+        "127.0.0.1:0",
+        "--tls",
+        "local",
+        "--state",
+    ]);
+    command.arg(folder.0.join("state")).arg("--access-log").arg(&log);
+    command.args(["--log-format", "$server_protocol $request_uri $body_bytes_sent", "--log-flush", "10ms"]);
+    let server = Server::start(command);
+    let port = server.secure_port.unwrap();
+    for version in ["--http1.1", "--http2"] {
+        for path in ["small.bin", "large.bin"] {
+            let url = format!("https://127.0.0.1:{port}/{path}");
+            let status = Command::new("curl").args(["-sk", version, "-o", "/dev/null", &url]).status();
+            assert!(status.unwrap().success());
+        }
+    }
+    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+    until("four lines", || lines().lines().count() == 4);
+    let expected = "HTTP/1.1 /small.bin 49\nHTTP/1.1 /large.bin 700000\nHTTP/2.0 /small.bin 49\nHTTP/2.0 /large.bin 700000\n";
+    assert_eq!(lines(), expected);
+}

@@ -40,6 +40,7 @@ fn frame_stream(serving: &mut Serving, session: &mut Session, id: StreamId) {
         // It does not match the declared length: the stream was reset.
         return responses::end_stream(serving, session, id, Outcome::Failed);
     }
+    let framing_bytes = serving.output.len() - before;
     session.content_bytes += bytes;
     if let Some(stream) = session.stream(id) {
         stream.content_bytes -= bytes;
@@ -53,6 +54,7 @@ fn frame_stream(serving: &mut Serving, session: &mut Session, id: StreamId) {
         }
         if let Some(record) = &mut stream.record {
             record.ended.sent_bytes += serving.output.len() - before;
+            record.ended.sent_head_bytes = record.ended.sent_head_bytes.saturating_add(framing_bytes as u32);
         }
     }
     if ends {

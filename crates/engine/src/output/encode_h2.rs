@@ -73,6 +73,8 @@ impl Output {
         if carried <= COPY_BYTES_MAX && machine.room(stream) >= carried {
             return match machine.content(stream, carried, 0, true, &mut self.bytes) {
                 true => {
+                    // The head of the frame is not of the body.
+                    self.head_ends_at = self.len();
                     self.bytes.extend_from_slice(response.body_bytes().unwrap_or_default());
                     Content::Over
                 }

@@ -32,7 +32,7 @@ pub struct Ended {
     pub received_bytes: u64,
     /// Bytes of head and body that were encoded for the client. If the response was cut, fewer were sent.
     pub sent_bytes: u64,
-    /// Bytes of the head among them.
+    /// Bytes of the head among them, and of HTTP/2's DATA frames without their content.
     pub sent_head_bytes: u32,
     /// Start of the stage in which the head was complete.
     pub began_ns: u64,
