@@ -299,7 +299,7 @@ fn a_purge_applies_to_all_servers() {
     let answer = purge(&folder, "a", &["http://t/y"]);
     assert_eq!(
         answer,
-        "purged 1 stored responses; the bus is disconnected; other servers get it when it is joined again, \
+        "purged 1 stored response; the bus is disconnected; other servers get it when it is joined again, \
          unless this server ends before\n"
     );
     assert_eq!(["/x/1", "/y"].map(|path| status(&servers[0], path)), ["HIT", "MISS"]);

@@ -44,7 +44,7 @@ fn stored_responses_and_purges_survive_a_restart() {
     let mut server = Server::start(command(origin, &folder.0, &[]));
     // The index is read while the server is already serving.
     until("what is on disk is found", || check_all(&server) == 12);
-    assert_eq!(purge(&folder.0, &["http://t/path/3"]), "purged 1 stored responses\n");
+    assert_eq!(purge(&folder.0, &["http://t/path/3"]), "purged 1 stored response\n");
     assert_eq!(server.get("/path/3", "").field("X-Cache-Status"), Some("MISS"));
     purge(&folder.0, &["--prefix", "http://t/path/1"]);
     server.signal(Signal::KILL);

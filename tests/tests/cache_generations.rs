@@ -166,7 +166,7 @@ fn an_upgrade_hands_over_the_folder() {
     wait_until_read(&server);
     assert_eq!((check_all(&server), count.load(Ordering::SeqCst)), (12, 12));
     until("they were read from disk", || site.metric("flatout_cache_disk_reads_total") == 12);
-    assert_eq!(purge(&site.folder.0, &["http://t/path/3"]), "purged 1 stored responses\n");
+    assert_eq!(purge(&site.folder.0, &["http://t/path/3"]), "purged 1 stored response\n");
     for _ in 0..2 {
         let former = std::mem::replace(&mut next, upgrade(&site.admin()).map(|said| orphan(&said)).unwrap());
         until("it ends", || !former.is_there());

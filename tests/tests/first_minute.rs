@@ -473,8 +473,10 @@ fn all_mistakes_and_lacks_of_a_file_are_shown() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
+    let (code, text) = check(&["--elsewhere", "good.kdl"]);
+    assert!(code == Some(0) && !text.contains("warning"), "{text}");
     let (code, text) = check(&["good.kdl"]);
-    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(code, Some(1), "{text}");
     for line in [
         "good.kdl: valid",
         "good.kdl:3: note: `{uri}` is plain text here; the variable is `$request_uri`",
@@ -484,6 +486,96 @@ fn all_mistakes_and_lacks_of_a_file_are_shown() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
+}
+
+/// What `serve` would refuse is said by `check`, with its line, and fails it.
+#[test]
+fn users_addresses_and_folders_that_are_missing_are_found() {
+    let folder = folder();
+    for (setting, why) in [
+        ("user wwwdata-none", "the user `wwwdata-none`: no such user"),
+        ("listen \"192.0.2.77:8080\"", "no network interface of this machine has 192.0.2.77"),
+        ("access-log \"nolog/a.log\"", "nolog` is not a folder"),
+        ("admin \"unix:nodir/a.sock\"", "nodir` is not a folder"),
+    ] {
+        folder.write("site.kdl", format!("workers 1\n{setting}\nfiles public\n"));
+        let check = |more: &[&str]| {
+            let mut command = Command::new(program("flatout"));
+            command.current_dir(&folder.0).arg("check").args(more).arg("site.kdl");
+            let output = command.output().unwrap();
+            (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+        };
+        let (code, text) = check(&[]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("site.kdl:2: warning: a server would not start here: "), "{text}");
+        assert!(text.contains(why) && text.contains("would not start here with site.kdl"), "{text}");
+        assert_eq!(check(&["--elsewhere"]).0, Some(0), "{setting}");
+    }
+    folder.write("ca.kdl", "upstream-ca none.pem\nupstream a { server \"https://127.0.0.1:1\"; }\nproxy a\n");
+    let output =
+        Command::new(program("flatout")).current_dir(&folder.0).args(["check", "ca.kdl"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && said.contains("ca.kdl:1: warning: "), "{said}");
+}
+
+/// A site file is tried beside the server that it replaces: sites with addresses of their own move too.
+#[test]
+fn all_ports_can_be_moved() {
+    let folder = folder();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (top, of_site) = (port / 2, port - port / 2);
+    // Their sum is a free port.
+    let site = format!("site t {{\n listen \"127.0.0.1:{of_site}\"\n files public\n}}\n");
+    folder.write("site.kdl", site);
+    let mut command = Command::new(program("flatout"));
+    command.current_dir(&folder.0).args(["serve", "-c", "site.kdl", "--port-offset", &top.to_string()]);
+    let server = Server::start(command);
+    assert_eq!(server.address.port(), port);
+    let output = Command::new(program("flatout"))
+        .current_dir(&folder.0)
+        .args(["serve", "-c", "site.kdl", "--port-offset", "65535"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(2) && said.contains("--port-offset: 65535 would be above 65535"),
+        "{said}"
+    );
+}
+
+/// A certificate that has become unusable fails a reload also after the server has noticed it itself.
+#[test]
+fn a_reload_reports_a_key_that_others_may_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder();
+    flatout_tests::authority::self_sign(&folder);
+    folder.write(
+        "site.kdl",
+        "listen \"127.0.0.1:0\"\ntls cert.pem key.pem\nadmin \"unix:admin.sock\"\nfiles public\n",
+    );
+    let mut command = Command::new(program("flatout"));
+    command.current_dir(&folder.0).args(["serve", "-c", "site.kdl"]);
+    let server = Server::start(command);
+    let reload = || {
+        let mut command = Command::new(program("flatout"));
+        let output =
+            command.current_dir(&folder.0).args(["reload", "--admin", "unix:admin.sock"]).output().unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    let mode = |mode| {
+        let key = folder.0.join("key.pem");
+        std::fs::set_permissions(key, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    assert_eq!(reload().0, Some(0));
+    mode(0o644);
+    until("it is noticed", || {
+        server.said().iter().any(|line| line.contains("certificates were not changed"))
+    });
+    let (code, text) = reload();
+    assert!(code == Some(1) && text.contains("others may read or write it"), "{text}");
+    mode(0o600);
+    let (code, text) = reload();
+    assert_eq!(code, Some(0), "{text}");
 }
 
 #[test]

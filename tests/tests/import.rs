@@ -154,6 +154,52 @@ fn converted_sites_respond_as_nginx_does() {
     assert_eq!(output.status.code(), Some(1));
 }
 
+/// Servers with TLS are compared too, by the name of each request.
+#[test]
+fn servers_with_tls_are_compared() {
+    let folder = Folder::new();
+    let authority = flatout_tests::authority::Authority::new();
+    let tls = |name: &str| {
+        authority.sign(name, &format!("{name}.test"));
+        format!(
+            "tls \"{}\" \"{}\"",
+            authority.path(&format!("{name}.pem")),
+            authority.path(&format!("{name}.key"))
+        )
+    };
+    // A wrong name in TLS gets the other site's certificate, and 421.
+    let (a, b) = (tls("a"), tls("b"));
+    let server = |text: &str| {
+        let own = Folder::new();
+        let site = format!(
+            "site a.test {{ listen \"127.0.0.1:0\" default=on; {a}; respond 200 one; }}\nsite b.test {{ listen \"127.0.0.1:0\"; {b}; respond 200 {text}; route \"/r\" {{ redirect \"https://$host/x\"; }}; }}\n"
+        );
+        own.write("site.kdl", site);
+        let mut command = Command::new(program("flatout"));
+        command.arg("serve").arg("-c").arg(own.0.join("site.kdl"));
+        (Server::start(command), own)
+    };
+    let line = |host: &str, path: &str| {
+        format!(
+            "{host}:443 192.0.2.1 - - [10/Oct/2026:13:55:36 +0000] \"GET {path} HTTP/1.1\" 200 1 \"-\" \"-\"\n"
+        )
+    };
+    folder.write("access.log", [line("a.test", "/"), line("b.test", "/"), line("b.test", "/r")].concat());
+    let log = folder.0.join("access.log").display().to_string();
+    let (old, _old) = server("two");
+    let (new, _new) = server("two");
+    let (other, _other) = server("three");
+    let url = |server: &Server| format!("https://127.0.0.1:{}", server.secure_port.unwrap());
+    let output = flatout(&["import", "--check", &url(&old), &url(&new), &log]);
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert_eq!(said, "3 requests: 3 with equal responses, 0 with different ones\n");
+    let output = flatout(&["import", "--check", &url(&old), &url(&other), &log]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("GET http://b.test/\n  body             3 bytes, "), "{said}");
+    let output = flatout(&["import", "--check", &url(&old), "ftp://x", &log]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
 /// Rules that refuse requests.
 const GUARDED: &str = r#"
     events {}

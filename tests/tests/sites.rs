@@ -111,10 +111,11 @@ fn files_are_checked_and_formatted() {
     let write = |text: &str| folder.write("site.kdl", text);
     let file = folder.0.join("site.kdl").display().to_string();
     write("files   \"public\" // here\nsite a { respond 200 }");
+    let elsewhere = flatout(&["check", "--elsewhere", &file]);
+    assert_eq!((elsewhere.status.code(), said(&elsewhere).contains("here")), (Some(0), false));
     let checked = flatout(&["check", &file]);
-    assert_eq!(checked.status.code(), Some(0));
+    assert_eq!(checked.status.code(), Some(1));
     assert!(said(&checked).contains("site.kdl: valid\n"));
-    // The file may be for another machine.
     assert!(
         said(&checked).contains("a server would not start here: `")
             && said(&checked).contains("is not a folder")

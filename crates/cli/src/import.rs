@@ -112,8 +112,10 @@ fn check(matches: &ArgMatches, old: &str, new: &str, log: Option<&str>) -> Resul
         }
     };
     let fields = FIELDS.iter().map(|name| (*name).to_owned());
-    let fields: Vec<String> =
-        fields.chain(words(matches, "field").into_iter().map(|name| name.to_lowercase())).collect();
+    let is_new = |name: &String| !FIELDS.contains(&name.as_str());
+    let fields: Vec<String> = fields
+        .chain(words(matches, "field").into_iter().map(|name| name.to_lowercase()).filter(is_new))
+        .collect();
     let compared = compare(&old, &new, asked, &fields, &bounds);
     print(&report(&compared))?;
     match (compared.asked, compared.differences.len()) {

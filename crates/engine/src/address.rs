@@ -45,7 +45,7 @@ impl FromStr for Address {
             .or_else(named)
             .map(Address::Tcp)
             .ok_or_else(|| {
-                format!("listen address: got `{text}`, need IP:PORT, [IPv6]:PORT, :PORT (all addresses), PORT (this machine only) or unix:PATH")
+                format!("got `{text}`, need an address: IP:PORT, [IPv6]:PORT, :PORT (all addresses), PORT (this machine only) or unix:PATH")
             })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatout_bus::{Bus, BusState, Nats, Outcome, Plan, Relay};
-use flatout_cache::Purge;
+use flatout_cache::{Purge, PurgeScope};
 use flatout_engine::say;
 use flatout_push::Hub;
 
@@ -100,5 +100,12 @@ impl Drop for Closing {
 
 /// A message with the number of responses purged here.
 pub(crate) fn purge_message(purge: &Purge, count: usize) -> String {
-    format!("{} {count} stored responses", if purge.is_soft { "marked stale" } else { "purged" })
+    let how = if purge.is_soft { "marked stale" } else { "purged" };
+    match (count, &purge.scope) {
+        (0, PurgeScope::Url(url)) => {
+            format!("{how} 0 stored responses: none is stored for {url} (scheme, host and port count)")
+        }
+        (1, _) => format!("{how} 1 stored response"),
+        _ => format!("{how} {count} stored responses"),
+    }
 }

@@ -1,10 +1,16 @@
-//! What only this machine can tell of a plan, without changing anything: its folders, certificates and the names of its upstreams.
+//! What only this machine can tell of a plan, without changing anything: its folders, certificates, addresses and user, and the names of
+//! its upstreams.
 
-use std::net::ToSocketAddrs;
+use std::io::ErrorKind;
+use std::net::{IpAddr, TcpListener, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use flatout_engine::Address as ListenAddress;
 use flatout_engine::tls::{Acceptor, ServerPlan};
+use flatout_lane::process;
+use flatout_observe::log::SyslogAddress;
 use flatout_proxy::Address;
 
 use crate::plan::Plan;
@@ -22,6 +28,8 @@ pub enum Lack {
     Folder(usize, String),
     /// A certificate, and why it cannot be used.
     Certificate(String),
+    /// The setting with this name and value, and why a server could not start with it.
+    Setting(&'static str, String, String),
     /// A server of the upstream with this index, whose name has no address; requests to it get 502 or 504 until it has.
     Name(usize, String),
 }
@@ -29,7 +37,68 @@ pub enum Lack {
 /// Finds everything that this machine lacks. The plan may have mistakes.
 pub fn examine(plan: &Plan) -> Vec<Lack> {
     let folders = missing_folders(&plan.sites).map(|(at, failure)| Lack::Folder(at, failure.to_string()));
-    folders.chain(certificates(plan)).chain(names(plan)).collect()
+    folders.chain(certificates(plan)).chain(settings(plan)).chain(names(plan)).collect()
+}
+
+/// The user, addresses and files of settings that a server needs to start.
+fn settings(plan: &Plan) -> Vec<Lack> {
+    let mut found = Vec::new();
+    let mut lack = |name, value: String, why: Result<(), String>| {
+        found.extend(why.err().map(|why| Lack::Setting(name, value, why)));
+    };
+    if let Some(user) = &plan.server.user {
+        let why = process::user_ids(user).map_err(|error| format!("the user `{user}`: {error}"));
+        lack("user", user.clone(), why.map(drop));
+    }
+    let of_sites = plan.site_listen.iter().flatten().map(|own| &own.listen);
+    for address in plan.server.listen.iter().chain(of_sites).map(|listen| &listen.address) {
+        lack("listen", address.to_string(), bindable(address));
+    }
+    for address in &plan.admin {
+        lack("admin", address.to_string(), bindable(address));
+    }
+    for log in plan.logs.iter().filter(|log| is_file(&log.path)) {
+        lack("access-log", log.path.display().to_string(), has_folder(&log.path));
+    }
+    let servers = plan.sites.upstreams.iter().flat_map(|upstream| &upstream.servers);
+    let mut authorities: Vec<&PathBuf> =
+        servers.filter_map(|server| server.tls.as_ref()?.authorities.as_ref()).collect();
+    authorities.sort();
+    authorities.dedup();
+    for file in authorities {
+        let opened = std::fs::File::open(file).map_err(|error| format!("`{}`: {error}", file.display()));
+        lack("upstream-ca", file.display().to_string(), opened.map(drop));
+    }
+    found
+}
+
+/// Whether a log is a file, and not a system log or a stream of the process.
+fn is_file(path: &Path) -> bool {
+    path.to_str().is_none_or(|name| SyslogAddress::parse(name).is_none()) && !path.starts_with("/dev")
+}
+
+/// Whether an address can be bound, except that another process may use it.
+fn bindable(address: &ListenAddress) -> Result<(), String> {
+    match address {
+        ListenAddress::Unix(path) => has_folder(path),
+        ListenAddress::Tcp(address) => is_of_this_machine(address.ip()),
+    }
+}
+
+fn is_of_this_machine(ip: IpAddr) -> Result<(), String> {
+    match TcpListener::bind((ip, 0)) {
+        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
+            Err(format!("no network interface of this machine has {ip}: `ip address` lists all"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn has_folder(path: &Path) -> Result<(), String> {
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        Some(folder) if !folder.is_dir() => Err(format!("`{}` is not a folder", folder.display())),
+        _ => Ok(()),
+    }
 }
 
 /// Certificates that cannot be read: each is tried alone, so that all are found.

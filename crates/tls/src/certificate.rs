@@ -98,7 +98,14 @@ pub(crate) fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     let bytes = read(path, "certificate")?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let chain = chain.map_err(|error| format!("certificate {}: not PEM: {error}", path.display()))?;
-    if chain.is_empty() { Err(nothing_in(path)) } else { Ok(chain) }
+    match chain.is_empty() {
+        true if contains(&bytes, b"PRIVATE KEY-----") => Err(format!(
+            "certificate {}: it is a private key; the certificate is named first, then its key",
+            path.display()
+        )),
+        true => Err(nothing_in(path)),
+        false => Ok(chain),
+    }
 }
 
 /// The CA certificates in a file.

@@ -151,6 +151,19 @@ pub fn client_config(trusted: Option<&Path>) -> Result<Arc<ClientConfig>, String
     Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
+/// The same for a client that trusts every server: for tests of servers, whose responses are not relied on.
+///
+/// # Errors
+/// TLS cannot be configured.
+pub fn unverified_client_config() -> Result<Arc<ClientConfig>, String> {
+    let builder = ClientConfig::builder_with_provider(crate::provider())
+        .with_protocol_versions(&[&TLS13, &TLS12])
+        .map_err(|error| format!("TLS cannot be configured: {error}"))?;
+    let anybody = Arc::new(Anybody(crate::provider()));
+    let builder = builder.dangerous().with_custom_certificate_verifier(anybody);
+    Ok(Arc::new(builder.with_no_client_auth()))
+}
+
 /// The system's CAs, read once.
 fn system_authorities() -> Result<Arc<RootCertStore>, String> {
     static STORE: OnceLock<Arc<RootCertStore>> = OnceLock::new();

@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 
 pub use certificate::Certificate;
 pub use channel::{Channel, Shake};
-pub use client::{ClientPlan, Connector, client_config};
+pub use client::{ClientPlan, Connector, client_config, unverified_client_config};
 pub use counts::{Counted, Counts};
 pub use fault::Fault;
 pub use profile::{Profile, Selector};

@@ -1,6 +1,7 @@
 //! The server's side: its certificates, and client authentication.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -119,11 +120,13 @@ pub(crate) struct Live {
     selector: Selector,
     certificates: Vec<Certificate>,
     plan: ServerPlan,
-    /// The modification time and size of each file.
+    /// The modification time, size and mode of each file.
     stamps: Vec<Stamp>,
+    /// The files with these stamps could not be used.
+    is_refused: bool,
 }
 
-type Stamp = Option<(SystemTime, u64)>;
+type Stamp = Option<(SystemTime, u64, u32)>;
 
 impl Acceptor {
     /// Reads the files.
@@ -165,7 +168,7 @@ impl Acceptor {
     /// As [`Acceptor::open`]; then nothing changes.
     pub fn prepare(&self, plan: ServerPlan, selector: Selector) -> Result<Prepared, String> {
         let live = self.0.live.load_full();
-        if live.plan == plan && live.stamps == stamps(&plan) {
+        if live.plan == plan && live.stamps == stamps(&plan) && !live.is_refused {
             return Ok(Prepared(Arc::new(Live { selector, ..live.copy() })));
         }
         self.load(plan, selector, &live).map(|live| Prepared(Arc::new(live)))
@@ -202,7 +205,7 @@ impl Acceptor {
         }
         let loaded = self.load(before.plan.clone(), before.selector.clone(), &before);
         let live = loaded.as_ref().map(|_| ()).map_err(String::clone);
-        let next = loaded.unwrap_or_else(|_| Live { stamps, ..before.copy() });
+        let next = loaded.unwrap_or_else(|_| Live { stamps, is_refused: true, ..before.copy() });
         // A new plan that was set meanwhile stays.
         self.0.live.compare_and_swap(&before, Arc::new(next));
         if has_changed { live.map(|()| true) } else { Ok(false) }
@@ -283,12 +286,12 @@ impl Live {
             others.extend(certificates);
         }
         certificates.extend(others);
-        Ok(Live { profiles, selector, certificates, plan, stamps })
+        Ok(Live { profiles, selector, certificates, plan, stamps, is_refused: false })
     }
 
     /// A copy, which shares what was read.
     fn copy(&self) -> Live {
-        let Live { profiles, selector, certificates, plan, stamps } = self;
+        let Live { profiles, selector, certificates, plan, stamps, is_refused } = self;
         let (profiles, selector) = (profiles.clone(), selector.clone());
         Live {
             profiles,
@@ -296,6 +299,7 @@ impl Live {
             certificates: certificates.clone(),
             plan: plan.clone(),
             stamps: stamps.clone(),
+            is_refused: *is_refused,
         }
     }
 
@@ -327,7 +331,7 @@ fn stamps(plan: &ServerPlan) -> Vec<Stamp> {
         .chain(staples)
         .map(|path| {
             let metadata = std::fs::metadata(path).ok()?;
-            Some((metadata.modified().ok()?, metadata.len()))
+            Some((metadata.modified().ok()?, metadata.len(), metadata.permissions().mode()))
         })
         .collect()
 }

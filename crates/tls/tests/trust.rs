@@ -105,7 +105,7 @@ fn files_that_cannot_be_used_are_refused_with_the_reason() {
     let nowhere = folder.path().join("nowhere");
     assert!(refused(&nowhere, &key).contains("nowhere: cannot be read: No such file"));
     assert!(refused(&certificate, &nowhere).contains("nowhere: cannot be read: No such file"));
-    assert!(refused(&key, &key).contains("no certificate in it"));
+    assert!(refused(&key, &key).contains("it is a private key; the certificate is named first"));
     assert!(refused(&certificate, &certificate).contains("others may read or write it"));
     assert!(refused(&certificate, &text("c", "")).contains("no private key in it"));
     let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAA==\n-----END ENCRYPTED PRIVATE KEY-----\n";

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use flatout_engine::{bug, say};
+use flatout_engine::{Severity, bug, report, say};
 use flatout_lane::clock;
 
 use super::Store;
@@ -260,7 +260,8 @@ impl Store {
 
 fn cannot_use(dir: &Path, error: &io::Error) {
     let dir = dir.display();
-    say(format_args!(
-        "the cache's folder `{dir}` cannot be used: {error}; responses are kept in memory only"
-    ));
+    report(
+        Severity::Warning,
+        format_args!("the cache's folder `{dir}` cannot be used: {error}; responses are kept in memory only"),
+    );
 }

@@ -14,10 +14,13 @@ use flatout_config::formatted;
 pub(crate) const CHECK: Command = Command {
     name: "check",
     about: "Check site files",
-    more: "Exit status: 0 if all files are valid, 2 otherwise; all mistakes are shown with their lines and columns. \
-           Notes and warnings explain what a valid file does that may surprise, and which folders, certificates and names of upstreams this machine lacks; they do not change the exit status.",
+    more: "All mistakes are shown with their lines and columns. Notes and warnings say what a valid file does that may surprise, and \
+           what this machine lacks for it: folders, certificates, addresses, users, names of upstreams.\n\
+           Exit status: 0 if all files are valid, 1 if a server would not start here with one of them (--elsewhere: not examined), 2 if \
+           one has a mistake.",
     examples: &[
         ("flatout check site.kdl", "before a reload"),
+        ("flatout check --elsewhere site.kdl", "a file for another machine"),
         ("flatout check --schema > site.schema.json", "the settings as a JSON schema"),
     ],
     arguments: |command| {
@@ -26,6 +29,7 @@ pub(crate) const CHECK: Command = Command {
         };
         command
             .arg(files().required_unless_present_any(["schema", "reference"]))
+            .arg(switch("elsewhere", "The files are for another machine: do not examine this one"))
             .arg(switch("schema", "Print all settings as a JSON schema"))
             .arg(switch("reference", "Print all settings as Markdown"))
     },
@@ -36,11 +40,21 @@ pub(crate) const CHECK: Command = Command {
         if matches.get_flag("reference") {
             return print(&manual::text());
         }
-        let mistakes: Vec<String> =
-            words(matches, FILES).iter().filter_map(|file| check(file).err()).collect();
-        match mistakes.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::Usage(mistakes.join("\n"))),
+        let is_here = !matches.get_flag("elsewhere");
+        let (mut mistakes, mut unusable) = (Vec::new(), Vec::new());
+        for file in words(matches, FILES) {
+            match check(&file, is_here) {
+                Ok(true) => {}
+                Ok(false) => unusable.push(file),
+                Err(mistake) => mistakes.push(mistake),
+            }
+        }
+        match (mistakes.is_empty(), unusable.is_empty()) {
+            (true, true) => Ok(()),
+            (true, false) => {
+                Err(Failure::Run(format!("a server would not start here with {}", unusable.join(", "))))
+            }
+            (false, _) => Err(Failure::Usage(mistakes.join("\n"))),
         }
     },
 };
@@ -61,16 +75,19 @@ pub(crate) const FMT: Command = Command {
     run: fmt,
 };
 
-/// Checks a file, and shows what a reader might not expect and what this machine lacks.
+/// Checks a file, and shows what a reader might not expect and, if a server is to run here, what this machine lacks. Returns whether
+/// one would start.
 ///
 /// # Errors
 /// All mistakes.
-fn check(file: &str) -> Result<(), String> {
+fn check(file: &str, is_here: bool) -> Result<bool, String> {
     let path = Path::new(file);
     let (mut built, mistakes) = source::read(path)?;
     let warn = |text: &str| drop(writeln!(std::io::stderr(), "{file}:{text}"));
     if !mistakes.is_empty() {
-        notes::lacks(&built, &built.plan).iter().for_each(|lack| warn(lack));
+        if is_here {
+            notes::lacks(&built, &built.plan).iter().for_each(|lack| warn(&lack.text));
+        }
         return Err(source::hinted(path, shown(&mistakes)));
     }
     let checked = built.check()?;
@@ -81,8 +98,9 @@ fn check(file: &str) -> Result<(), String> {
     for warning in channels::warnings(&built, checked.plan()) {
         print(&format!("{file}: warning: {warning}\n")).map_err(|failure| failure.to_string())?;
     }
-    notes::lacks(&built, checked.plan()).iter().for_each(|lack| warn(lack));
-    Ok(())
+    let lacks = if is_here { notes::lacks(&built, checked.plan()) } else { Vec::new() };
+    lacks.iter().for_each(|lack| warn(&lack.text));
+    Ok(!lacks.iter().any(|lack| lack.prevents_start))
 }
 
 const FILES: &str = "files";

@@ -163,7 +163,7 @@ fn lines_of(
     let plan = &server.sites;
     let mut lines = Lines::default();
     if let Some(listen) = listen {
-        lines.line("listen", listen.address.to_string());
+        lines.line("listen", listen.address.url(server.is_secure() && !listen.is_plain));
     }
     if server.https_redirect && !is_tls {
         lines.line(

@@ -83,6 +83,7 @@ const FOLDER: &str = "folder";
 const CONFIG: &str = "config";
 const TO: &str = "to";
 const PORT: &str = "port";
+const PORT_OFFSET: &str = "port-offset";
 const PHP: &str = "php";
 const PUSH: &str = "push";
 
@@ -119,8 +120,19 @@ fn arguments(command: clap::Command) -> clap::Command {
         .value_name("N")
         .value_parser(clap::value_parser!(u16))
         .help("Listen on this port of this machine: short for --listen 127.0.0.1:PORT");
-    let mut command =
-        command.arg(folder.value_hint(ValueHint::AnyPath)).arg(config).arg(port).arg(to).arg(php).arg(push);
+    let port_offset = Arg::new(PORT_OFFSET)
+        .long(PORT_OFFSET)
+        .value_name("N")
+        .value_parser(clap::value_parser!(u16))
+        .help("Add this to the ports of all addresses, those of sites too: a site file is tried beside the server that it replaces");
+    let mut command = command
+        .arg(folder.value_hint(ValueHint::AnyPath))
+        .arg(config)
+        .arg(port)
+        .arg(port_offset)
+        .arg(to)
+        .arg(php)
+        .arg(push);
     for (heading, settings) in GROUPS {
         for setting in *settings {
             command = command.arg(argument(setting).help_heading(*heading));

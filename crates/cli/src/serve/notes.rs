@@ -84,26 +84,53 @@ fn placeholder(value: &Value) -> Option<(String, String)> {
     })
 }
 
-/// What this machine lacks. The file may be for another machine, so this is no mistake in it.
-pub(super) fn lacks(built: &Built, plan: &Plan) -> Vec<String> {
+/// Something that this machine lacks. The file may be for another machine, so this is no mistake in it.
+pub(super) struct Shown {
+    pub(super) text: String,
+    /// A server would not start here.
+    pub(super) prevents_start: bool,
+}
+
+/// What this machine lacks.
+pub(super) fn lacks(built: &Built, plan: &Plan) -> Vec<Shown> {
+    let no_start = |line: String, why: String| Shown {
+        text: format!("{line} warning: a server would not start here: {why}"),
+        prevents_start: true,
+    };
     let shown = |lack| match lack {
         Lack::Folder(at, why) => {
             let line = line_of(built, plan, |route| {
                 matches!(route.action, Action::Files(folder) if folder == at) || route.try_files == Some(at)
             });
-            format!("{line} warning: a server would not start here: {why}")
+            no_start(line, why)
         }
-        Lack::Certificate(why) => format!(" warning: a server would not start here: {why}"),
+        Lack::Certificate(why) => no_start(String::new(), why),
+        Lack::Setting(name, value, why) => {
+            let line = line_of_setting(built, &built.tree.nodes, name, &value);
+            no_start(line.map_or_else(String::new, |line| format!("{line}:")), why)
+        }
         Lack::Name(at, why) => {
             let named = built.tree.nodes.iter().filter(|node| node.name == "upstream").nth(at);
             let line = named.map(|node| format!("{}:", built.tree.line(&node.at)));
             let of_route =
                 |route: &Route| matches!(&route.action, Action::Proxy(forward) if forward.upstream == at);
             let line = line.unwrap_or_else(|| line_of(built, plan, of_route));
-            format!("{line} warning: requests to this upstream would fail here: {why}")
+            let text = format!("{line} warning: requests to this upstream would fail here: {why}");
+            Shown { text, prevents_start: false }
         }
     };
     flatout_server::examine(plan).into_iter().map(shown).collect()
+}
+
+/// The line of the setting with this name whose value is meant: paths are written relative to the file, and addresses in short.
+fn line_of_setting(built: &Built, nodes: &[Node], name: &str, value: &str) -> Option<usize> {
+    let is_meant = |node: &&Node| {
+        let text = node.values.first().map_or("", |value| value.text.as_str());
+        node.name == name && !text.is_empty() && value.ends_with(text.trim_start_matches("./"))
+    };
+    let found = nodes.iter().find(is_meant).map(|node| built.tree.line(&node.at));
+    let mut inner = nodes.iter().filter_map(|node| node.inner.as_deref());
+    found.or_else(|| inner.find_map(|nodes| line_of_setting(built, nodes, name, value)))
 }
 
 /// The line of the first such route, with a colon; empty if there is none.

@@ -133,6 +133,12 @@ pub(super) fn status(text: &str, allowed: RangeInclusive<u16>) -> Result<u16, St
     status.ok_or_else(|| format!("got `{text}`, need a status from {least} to {most}"))
 }
 
+/// A status of redirects.
+pub(super) fn redirect_status(text: &str) -> Result<u16, String> {
+    let status = text.parse().ok().filter(|status| [301, 302, 303, 307, 308].contains(status));
+    status.ok_or_else(|| format!("got `{text}`, need 301, 302, 303, 307 or 308"))
+}
+
 /// A number that is at least 1.
 pub(super) fn at_least_one<T: std::str::FromStr + PartialOrd + From<u8>>(text: &str) -> Result<T, String> {
     let value: T = number(text)?;

@@ -73,7 +73,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
 pub(super) fn send(matches: &ArgMatches, scopes: Vec<PurgeScope>, is_soft: bool) -> Result<(), Failure> {
     let purges: Vec<String> = scopes.into_iter().map(|scope| Purge { scope, is_soft }.to_text()).collect();
     for purge in &purges {
-        Purge::from_text(purge).map_err(|bad| Failure::Usage(bad.to_string()))?;
+        Purge::from_text(purge).map_err(|_| Failure::Usage(refused(purge)))?;
     }
     let address = admin_client::address(matches)?;
     for purge in &purges {
@@ -81,6 +81,15 @@ pub(super) fn send(matches: &ArgMatches, scopes: Vec<PurgeScope>, is_soft: bool)
         print(&format!("{message}\n"))?;
     }
     Ok(())
+}
+
+/// Why a purge is none, in the words of the command.
+fn refused(purge: &str) -> String {
+    let given = purge.splitn(3, ' ').nth(2).unwrap_or_default();
+    match purge.contains(" tag ") {
+        true => format!("--tag: got `{given}`, need a tag"),
+        false => format!("got `{given}`, need a whole URL such as https://example.org/a"),
+    }
 }
 
 /// All URLs of a host, of both schemes.

@@ -294,15 +294,7 @@ impl Sites {
             }
             "push" => Action::Push(Box::new(options.push.clone())),
             "redirect" => {
-                let status = given.read("status", |text| parse::status(text, 301..=308));
-                let status = status.and_then(|status| match status.unwrap_or(302) {
-                    status @ (301 | 302 | 303 | 307 | 308) => Ok(status),
-                    other => Err(super::values::Refused {
-                        key: Some("status"),
-                        message: format!("got {other}, need 301, 302, 303, 307 or 308"),
-                        ..super::values::Refused::default()
-                    }),
-                });
+                let status = given.read("status", parse::redirect_status).map(|status| status.unwrap_or(302));
                 let status = status.map_err(|bad| mistake(reader.tree, node, &bad, bad.message.clone()))?;
                 Action::Redirect { status, to: options.template(given.text()).map_err(at)? }
             }

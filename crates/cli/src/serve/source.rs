@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use flatout_config::{Mistake, SITE_FILE, Source, Tree, quoted, read_tree};
+use flatout_engine::Address;
 use flatout_import::compare::Ask;
 use flatout_server::Checked;
 use flatout_site::plan::{Action, Host, PathMatch};
 
 use super::grammar::grammar;
 use super::site::{Built, Flag, build, build_all};
-use super::{CONFIG, FOLDER, PHP, PUSH, TO, flags_of, parse, php};
+use super::{CONFIG, FOLDER, PHP, PORT_OFFSET, PUSH, TO, flags_of, parse, php};
 use crate::{Failure, setting::words, value};
 
 /// Default folder: the working directory.
@@ -23,6 +24,8 @@ pub(super) struct Origin {
     /// The text that flags form in place of a file.
     text: String,
     flags: Vec<Flag>,
+    /// What is added to the ports of all listeners.
+    port_offset: u16,
 }
 
 /// The source given on a command line.
@@ -81,7 +84,8 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
     if let Some(path) = push {
         text.push_str(&format!("route {} {{\n  push\n}}\n", quoted(path.trim_end_matches('/'))));
     }
-    Ok(Origin { file, text, flags })
+    let port_offset = matches.get_one::<u16>(PORT_OFFSET).copied().unwrap_or(0);
+    Ok(Origin { file, text, flags, port_offset })
 }
 
 /// Whether this is a site file rather than a folder.
@@ -106,6 +110,23 @@ impl Origin {
     /// # Errors
     /// All mistakes in it, formatted.
     pub(super) fn read(&self) -> Result<Built, String> {
+        let mut built = self.unmoved()?;
+        let of_sites = built.plan.site_listen.iter_mut().flatten().map(|own| &mut own.listen);
+        for listen in built.plan.server.listen.iter_mut().chain(of_sites) {
+            let Address::Tcp(address) = &mut listen.address else { continue };
+            // The kernel chooses in place of 0.
+            if address.port() > 0 {
+                let port = address.port().checked_add(self.port_offset);
+                let too_high =
+                    || format!("--{PORT_OFFSET}: {} would be above 65535 for {address}", self.port_offset);
+                address.set_port(port.ok_or_else(too_high)?);
+            }
+        }
+        Ok(built)
+    }
+
+    /// The same, at the ports that it names.
+    fn unmoved(&self) -> Result<Built, String> {
         match &self.file {
             Some(file) => {
                 build(tree(file)?, folder_of(file), &self.flags).map_err(|mistakes| hinted(file, mistakes))

@@ -126,7 +126,7 @@ fn flags_override_the_file() {
 fn mistakes_in_flags_are_reported() {
     for (arguments, expected) in [
         (&["--lisen", "x"][..], "similar argument exists: '--listen'"),
-        (&["--listen", "x"], "--listen: listen address: got `x`"),
+        (&["--listen", "x"], "--listen: got `x`"),
         (&["--head-bytes", "many"], "--head-bytes: got `many`"),
         (&["--changes", "sweep=5"], "need a time"),
         (&["--workers"], "a value is required for '--workers <N>'"),
@@ -296,7 +296,7 @@ fn mistakes_have_a_position() {
     for (text, expected) in [
         ("lisen 80", "1:1: unknown setting `lisen` at the top of the file; did you mean `listen`?\n  1 | lisen 80\n    | ^^^^^".to_owned()),
         ("listen 80\nserver_name a", "2:1: unknown setting `server_name` at the top of the file; here it is `site`\n  2 | server_name a\n    | ^^^^^^^^^^^".to_owned()),
-        ("files x\nlisten \"host:80\"", "2:8: listen: listen address: got `host:80`, need IP:PORT, [IPv6]:PORT, :PORT (all addresses), PORT (this machine only) or unix:PATH\n  2 | listen \"host:80\"\n    |        ^^^^^^^^^".to_owned()),
+        ("files x\nlisten \"host:80\"", "2:8: listen: got `host:80`, need an address: IP:PORT, [IPv6]:PORT, :PORT (all addresses), PORT (this machine only) or unix:PATH\n  2 | listen \"host:80\"\n    |        ^^^^^^^^^".to_owned()),
         ("files x\nworkers 0", "2:9: workers: got 0, need at least 1; leave it out for one worker per CPU\n  2 | workers 0\n    |         ^".to_owned()),
         ("head-bytes \"1MiB\"\nfiles x", "1:12: head bytes: got 1048576, allowed 64 to 49152".to_owned()),
         ("listen \":80\" proxy-protocol=on\nfiles x", "1:8: the PROXY protocol is accepted from `trusted-proxies` only, and there are none: every connection would be closed\n  1 | listen \":80\" proxy-protocol=on\n    |        ^^^^^".to_owned()),
@@ -347,7 +347,7 @@ fn mistakes_have_a_position() {
         (&site("error-page 200 text=x"), "1:21: error-page: got `200`, need a status from 400 to 599, or a range such as 400-599".to_owned()),
         (&site("error-page 404"), "1:21: error-page: need file=, text= or to=".to_owned()),
         (&site("workers 4"), "1:10: `workers` is not allowed in a site, only at the top of the file".to_owned()),
-        ("redirect \"/x\" status=200", "1:15: got `200`, need a status from 301 to 308".to_owned()),
+        ("redirect \"/x\" status=200", "1:15: got `200`, need 301, 302, 303, 307 or 308".to_owned()),
         ("respond 99", "1:9: got `99`, need a status from 200 to 599".to_owned()),
         ("map \"a b\" \"$host\" { }\nfiles x", "1:5: got `a b`, need a name of letters, digits and _".to_owned()),
         ("reroute b", "1:9: got `b`, need @NAME of a route, or a path that begins with /".to_owned()),
@@ -393,7 +393,7 @@ fn all_mistakes_of_a_file_are_shown() {
             "workers 0\nlisten \"host:80\"\nsite a {\n  filse x\n  redirect \"https://$hots$uri\"\n  route \"/x\" { allow me; proxy apo; }\n  route \"/y\" { spa; }\n}\nsite \"b:1\" { respond 99; }",
             &[
                 "1:9: workers: got 0",
-                "2:8: listen: listen address: got `host:80`",
+                "2:8: listen: got `host:80`",
                 "4:3: unknown setting `filse` in a site; did you mean `files`?",
                 "5:21: unknown variable `$hots`; did you mean `$host`?",
                 "6:22: allow: got `me`",

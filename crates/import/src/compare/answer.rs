@@ -39,6 +39,7 @@ impl Answer {
         &self,
         other: &Answer,
         names: &[String],
+        scheme: &str,
         host: &str,
     ) -> Vec<(String, String, String)> {
         let mut what = Vec::new();
@@ -51,7 +52,7 @@ impl Answer {
             let (one, two) = (self.field(name), other.field(name));
             let same = match name.as_str() {
                 "content-type" => is_own || is_same_type(&one, &two),
-                "location" => local(&one, host) == local(&two, host),
+                "location" => local(&one, scheme, host) == local(&two, scheme, host),
                 _ => one == two,
             };
             if !same {
@@ -96,13 +97,13 @@ fn is_same_type(one: &str, other: &str) -> bool {
 }
 
 /// A URL without the part that it shares with the request: `/a` leads clients to the same place.
-fn local<'t>(location: &'t str, host: &str) -> &'t str {
+fn local<'t>(location: &'t str, scheme: &str, host: &str) -> &'t str {
     let name = |authority: &str| {
         let has_port =
             authority.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
         has_port.map_or(authority, |(name, _)| name).to_ascii_lowercase()
     };
-    let Some(rest) = location.strip_prefix("http://") else { return location };
+    let Some(rest) = location.strip_prefix(scheme) else { return location };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     if name(authority) == name(host) && !path.is_empty() { path } else { location }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use flatout_wire::answer::parse_fields;
 use flatout_wire::h1::{AnswerEvent, Client, Piece, Sent, Trailers};
+use rustls::{ClientConnection, StreamOwned};
 
 use super::answer::Answer;
 use super::{Ask, Bounds, Server};
@@ -34,10 +35,16 @@ impl Stream for UnixStream {
     }
 }
 
+impl<S: Stream> Stream for StreamOwned<ClientConnection, S> {
+    fn limit(&self, time: Duration) -> std::io::Result<()> {
+        self.sock.limit(time)
+    }
+}
+
 /// Sends a request. Returns the response, or why there is none.
 pub(super) fn ask(server: &Server, ask: &Ask, bounds: &Bounds) -> Result<Answer, String> {
     let begun = Instant::now();
-    let mut stream = server.connect(bounds.answer_time_max).map_err(|error| error.to_string())?;
+    let mut stream = server.connect(&ask.host, bounds.answer_time_max).map_err(|error| error.to_string())?;
     let head = format!(
         "{} {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: flatout-import\r\nAccept: */*\r\nConnection: close\r\n\r\n",
         ask.method, ask.target, ask.host

@@ -118,7 +118,7 @@ pub fn compare(
         compared.asked += 1;
         let (one, other) = (ask::ask(old, &ask, bounds), ask::ask(new, &ask, bounds));
         let what = match (&one, &other) {
-            (Ok(one), Ok(other)) => one.differs(other, fields, &ask.host),
+            (Ok(one), Ok(other)) => one.differs(other, fields, old.scheme(), &ask.host),
             (Err(one), Err(other)) if one == other => Vec::new(),
             _ => {
                 let told = |side: &Result<Answer, String>| match side {

@@ -81,6 +81,10 @@ fn differences_are_found() {
     let here = "HTTP/1.1 301 Moved\r\nLocation: http://a.test:8080/b\r\nContent-Length: 0\r\n\r\n";
     assert!(differs(here, "HTTP/1.1 301 Moved\r\nLocation: /b\r\nContent-Length: 0\r\n\r\n").is_empty());
     assert_eq!(
+        differs(here, "HTTP/1.1 301 Moved\r\nLocation: https://a.test:8080/b\r\nContent-Length: 0\r\n\r\n"),
+        ["location"]
+    );
+    assert_eq!(
         differs(here, "HTTP/1.1 301 Moved\r\nLocation: http://b.test/b\r\nContent-Length: 0\r\n\r\n"),
         ["location"]
     );
@@ -100,12 +104,13 @@ fn the_comparison_is_bounded_and_read_only() {
 
 #[test]
 fn servers_are_named_by_address() {
-    let tcp = |text: &str| Server::Tcp(text.to_owned());
-    assert_eq!(Server::parse("http://a/"), Ok(tcp("a:80")));
-    assert_eq!(Server::parse("http://[::1]:81"), Ok(tcp("[::1]:81")));
-    assert_eq!(Server::parse("unix:/a"), Ok(Server::Unix("/a".into())));
-    assert_eq!(tcp("a:80").host(), "a");
-    for text in ["https://a", "a:80", "http://a/b", "unix:", "http://"] {
+    let host = |text: &str| Server::parse(text).map(|server| (server.host(), server.scheme()));
+    assert_eq!(host("http://a/"), Ok(("a".to_owned(), "http://")));
+    assert_eq!(host("http://[::1]:81"), Ok(("[::1]:81".to_owned(), "http://")));
+    assert_eq!(host("https://a:443"), Ok(("a".to_owned(), "https://")));
+    assert_eq!(host("https://a:8443/"), Ok(("a:8443".to_owned(), "https://")));
+    assert!(matches!(Server::parse("unix:/a"), Ok(Server::Unix(path)) if path.ends_with("a")));
+    for text in ["ftp://a", "a:80", "http://a/b", "https://a?b", "unix:", "http://"] {
         assert!(Server::parse(text).is_err(), "{text}");
     }
 }

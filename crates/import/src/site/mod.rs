@@ -230,7 +230,8 @@ fn summary(closed: &[String], lost: &[String]) -> Vec<String> {
     let mut lines = Vec::new();
     if !closed.is_empty() {
         let why = "what handles or checks their requests is not converted";
-        lines.push(format!("NOT SERVED: {} respond 501, because {why}:", places(closed.len())));
+        let respond = if closed.len() == 1 { "responds" } else { "respond" };
+        lines.push(format!("NOT SERVED: {} {respond} 501, because {why}:", places(closed.len())));
         lines.extend(closed.iter().map(|text| format!("  {text}")));
     }
     if !lost.is_empty() {
