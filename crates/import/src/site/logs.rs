@@ -58,6 +58,10 @@ fn known_variables(format: &str) -> (String, Vec<String>) {
     (known, unknown)
 }
 
+fn has_log(block: &[Directive]) -> bool {
+    block.iter().any(|directive| directive.name == "access_log")
+}
+
 impl<'d> Import<'d> {
     /// The logs of the innermost block.
     pub(super) fn logs(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
@@ -124,6 +128,24 @@ impl<'d> Import<'d> {
                 ));
             }
             self.fates.carried(directive);
+        }
+    }
+
+    /// The logs of `http` are at the top, unless a server has its own ones: these replace them.
+    pub(super) fn logs_of_http(&mut self, http: &Chain<'d>, top: &mut Lines) {
+        if !http.own().iter().any(|server| server.name == "server" && has_log(server.inner())) {
+            self.logs(http, top);
+        }
+    }
+
+    /// The logs of a server: its own ones, or those of `http` that are not at the top.
+    pub(super) fn logs_of_server(&mut self, server: &Chain<'d>, lines: &mut Lines) {
+        let http = server.outer();
+        let mut servers = http.own().iter().filter(|other| other.name == "server");
+        if has_log(server.own()) {
+            self.logs(server, lines);
+        } else if servers.any(|other| has_log(other.inner())) {
+            self.logs(&http, lines);
         }
     }
 

@@ -23,13 +23,13 @@ mod fastcgi_tests;
 mod geo;
 mod hidden;
 mod ifs;
+#[cfg(test)]
+mod inherited_tests;
 mod limit_except;
 mod lists;
 mod location;
 mod logs;
 mod named;
-#[cfg(test)]
-mod nested_tests;
 mod out;
 mod pattern;
 mod proxy;
@@ -39,6 +39,9 @@ mod secure_link;
 mod server;
 mod settings;
 mod table;
+mod target;
+#[cfg(test)]
+mod target_tests;
 #[cfg(test)]
 mod tests;
 mod tls;

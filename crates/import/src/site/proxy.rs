@@ -6,6 +6,7 @@ use super::cache::sliced;
 use super::chain::{Chain, has_below};
 use super::location::Path;
 use super::out::{Lines, line, text, value};
+use super::target::Target;
 use super::{Import, values};
 
 /// Directives that are looked up when a proxied location is converted, without the name of their family.
@@ -87,10 +88,17 @@ impl<'d> Import<'d> {
             _ => return Err(format!("{scheme} is not supported")),
         };
         let family = if is_grpc { "grpc" } else { "proxy" };
-        if pass.word(0).contains('$') {
+        let (authority, given) = self.target(rest, chain, path)?;
+        if authority.contains('$') {
             return self.chosen_upstream(rest, is_tls, family, chain, lines);
         }
-        let (authority, uri) = split(rest);
+        let uri = match &given {
+            Target::Path(uri) => Some(uri.as_str()),
+            Target::Same | Target::Made(_) => None,
+        };
+        if let Target::Made(rewrite) = &given {
+            lines.setting(rewrite.clone());
+        }
         if let Some(uri) = uri {
             match path.and_then(Path::prefix) {
                 Some(prefix) if prefix == uri => {}
@@ -116,7 +124,8 @@ impl<'d> Import<'d> {
             return Ok(());
         }
         let host = if authority.starts_with("unix:") { "localhost" } else { authority };
-        let has_own_host = self.request_fields(chain, family, host, lines);
+        // Without a fixed URL, nginx changes no redirects by default.
+        let has_own_host = self.request_fields(chain, family, host, lines) && !pass.word(0).contains('$');
         self.changes_back((scheme, authority, uri), has_own_host, chain, path, lines);
         self.transfer(chain, family, lines);
         Ok(())
@@ -247,7 +256,7 @@ fn follows_accel(chain: &Chain<'_>, family: &str) -> bool {
 }
 
 /// The authority after `http://`, and the path, if any.
-fn split(rest: &str) -> (&str, Option<&str>) {
+pub(super) fn split(rest: &str) -> (&str, Option<&str>) {
     if let Some(path) = rest.strip_prefix("unix:") {
         return match path.split_once(':') {
             Some((socket, uri)) => {

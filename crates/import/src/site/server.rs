@@ -21,7 +21,7 @@ impl<'d> Import<'d> {
         self.process(http, top);
         self.process(&http.outer(), top);
         self.one_worker(http.outer().own(), top);
-        self.logs(http, top);
+        self.logs_of_http(http, top);
         for (listen, why) in refused {
             self.set_place(listen);
             self.lost.push(format!("{}: {why}", self.place));
@@ -129,7 +129,7 @@ impl<'d> Import<'d> {
         self.settings(chain, lines);
         let asks = chain.find("auth_request").filter(|directive| directive.word(0) != "off");
         self.auth_request(asks, chain, lines);
-        self.logs(chain, lines);
+        self.logs_of_server(chain, lines);
         let levels = [chain, http];
         self.lists(&levels, lines);
         let redirects = self.rewrites(chain, None, lines);

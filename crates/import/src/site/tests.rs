@@ -195,7 +195,7 @@ fn upstreams_zones_maps_and_logs() {
         "user a\n",
         "workers 2\n",
         "access-log a format=\"$remote_addr $status\"\n",
-        "access-log b buffer=\"64KiB\"\n// not converted: `if=$n` of this log (nginx.conf:3)\n",
+        "    access-log b buffer=\"64KiB\"\n    // not converted: `if=$n` of this log (nginx.conf:3)\n",
         "map m \"$host\" {\n    default a\n    case \"example.org\" b\n    case \"~^x\" c\n}\n",
         "map n \"$host\" {\n    case a b\n}\n",
         "upstream u {\n    balance hash key=client\n    server \"http://a\" weight=3\n    // not converted: `slow_start=5s` of b:1\n    \
@@ -206,7 +206,8 @@ fn upstreams_zones_maps_and_logs() {
          supported in names\n    listen \":80\" default=on\n    access-log off\n    rate-limit \"30/m\" burst=5 delay=0 key=client name=z status=503 fields=off\n    request-limit 10 key=\"$http_x\" name=c queue=0\n",
         "        proxy u\n        proxy-host u\n",
         "// not converted: server { … }  (nginx.conf:7) nginx sends it no requests either",
-        "site t \"*.t\" {\n    listen \":81\" default=on\n    close\n}\n",
+        "site t \"*.t\" {\n    listen \":81\" default=on\n    access-log a ",
+        "    close\n}\n",
     ] {
         assert!(imported.text.contains(expected), "{expected}\n{}", imported.text);
     }

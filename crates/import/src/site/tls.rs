@@ -36,6 +36,20 @@ fn other_server<'d>(chain: &Chain<'d>, at: usize) -> Option<&'d [Directive]> {
 }
 
 impl<'d> Import<'d> {
+    /// Early data is on for all servers or for none: a request in it may be a replay.
+    fn early_data(&mut self, chain: &Chain<'d>, top: &mut Lines, lines: &mut Lines) {
+        let Some(directive) = chain.find("ssl_early_data").filter(|it| it.word(0) == "on") else { return };
+        let http = chain.outer();
+        let mut servers = http.own().iter().filter(|it| it.name == "server").enumerate();
+        let is_on = |(at, server): (usize, &'d Directive)| {
+            !self.addresses.speaks_tls(at) || http.within(server.inner()).is_on("ssl_early_data")
+        };
+        match servers.all(is_on) {
+            true => top.setting("early-data on".to_owned()),
+            false => self.leave(directive, "it is possible only for all servers together", lines),
+        }
+    }
+
     /// Writes the TLS settings of a server: at the top of the file if all servers have the same, otherwise in its site.
     pub(super) fn tls(
         &mut self,
@@ -68,21 +82,31 @@ impl<'d> Import<'d> {
                 self.fates.carried(directive);
             }
         }
-        if chain.word("ssl_early_data") == "on" {
-            top.setting("early-data on".to_owned());
-        }
+        self.early_data(chain, top, lines);
         let lines = if self.shares_addresses { top } else { lines };
         lines.setting(format!("tls {} {}", text(certificate.word(0)), text(key.word(0))));
-        if let Some(protocols) = chain.find("ssl_protocols").map(Directive::texts)
-            && !protocols.contains(&"TLSv1.2")
-            && protocols.contains(&"TLSv1.3")
-        {
-            lines.setting("tls-min-version \"1.3\"".to_owned());
+        if let Some(directive) = chain.find("ssl_protocols") {
+            let protocols = directive.texts();
+            match (protocols.contains(&"TLSv1.2"), protocols.contains(&"TLSv1.3")) {
+                (false, true) => lines.setting("tls-min-version \"1.3\"".to_owned()),
+                (_, true) => {}
+                (_, false) => {
+                    self.leave(directive, "TLS 1.3 cannot be switched off; 1.2 and 1.3 are used", lines);
+                }
+            }
         }
-        let required = match chain.word("ssl_verify_client") {
-            "on" => "",
-            "optional" => " optional=on",
-            _ => return,
+        let required = match chain.find("ssl_verify_client").map(|it| (it, it.word(0))) {
+            Some((_, "on")) => "",
+            Some((_, "optional")) => " optional=on",
+            None | Some((_, "off")) => return,
+            // Clients without a certificate are served in nginx too, and `$ssl_client_verify` says that they have none.
+            Some((directive, _)) => {
+                return self.leave(
+                    directive,
+                    "certificates that are not checked are not supported: no client is asked for one",
+                    lines,
+                );
+            }
         };
         // `ssl_trusted_certificate` verifies too, but is not sent to clients.
         match chain.find("ssl_client_certificate").or_else(|| chain.find("ssl_trusted_certificate")) {

@@ -1,4 +1,4 @@
-//! Locations inside locations: their routes are beside each other, and have what nginx inherits.
+//! What inner blocks inherit and replace: locations inside locations, logs and TLS of servers.
 
 use super::tests::{imported, of_server};
 
@@ -61,4 +61,41 @@ fn a_whole_configuration_without_a_number_of_processes_has_one() {
         let text = imported(&format!("{main} {server}")).text;
         assert_eq!(text.contains("workers 1\n"), expected, "{main}: {text}");
     }
+}
+
+#[test]
+fn logs_of_a_server_replace_those_around_it() {
+    let server =
+        |log: &str, name: &str| format!("server {{ listen 80; server_name {name}; {log} return 204; }}");
+    let both = [server("access_log /own;", "a"), server("", "b")].concat();
+    let text = imported(&format!("http {{ access_log /all; {both} }}")).text;
+    let (own, other) = text.split_once("site b").unwrap();
+    assert!(own.contains("    access-log \"/own\"\n") && !own.contains("/all"), "{text}");
+    assert!(other.contains("    access-log \"/all\"\n"), "{text}");
+    let text = imported(&format!("http {{ access_log /all; {} }}", server("", "a"))).text;
+    assert!(text.contains("\naccess-log \"/all\"\n"), "{text}");
+}
+
+#[test]
+fn rules_of_tls_that_do_not_exist_here_are_reported() {
+    let server = |given: &str, name: &str| {
+        let pair = "ssl_certificate /c; ssl_certificate_key /k; return 204;";
+        format!("server {{ listen 443 ssl; server_name {name}; {given} {pair} }}")
+    };
+    let whole = |servers: &str| imported(&format!("http {{ {servers} }}")).text;
+    let text = whole(&server("ssl_verify_client optional_no_ca; ssl_client_certificate /ca;", "a"));
+    assert!(text.contains("not converted: ssl_verify_client optional_no_ca;"), "{text}");
+    assert!(!text.contains("tls-client-ca"), "{text}");
+    for (given, is_left) in
+        [("TLSv1.2", true), ("TLSv1 TLSv1.1", true), ("TLSv1.2 TLSv1.3", false), ("TLSv1.3", false)]
+    {
+        let text = whole(&server(&format!("ssl_protocols {given};"), "a"));
+        assert_eq!(text.contains("not converted: ssl_protocols"), is_left, "{text}");
+        assert_eq!(text.contains("tls-min-version \"1.3\""), given == "TLSv1.3", "{text}");
+    }
+    let early = server("ssl_early_data on;", "a");
+    assert!(whole(&early).contains("early-data on\n"));
+    let text = whole(&[early, server("", "b")].concat());
+    assert!(!text.contains("\nearly-data on"), "{text}");
+    assert!(text.contains("not converted: ssl_early_data on;"), "{text}");
 }
