@@ -241,7 +241,7 @@ impl Configuration {
                 request_time_max: self.request_time_max,
                 retries_max: self.retries_max,
                 retry_on: self.retry_on.clone(),
-                fastcgi: proxy::FastCgi { root: "/scripts".to_owned(), ..proxy::FastCgi::default() },
+                cgi: proxy::Cgi { root: "/scripts".to_owned(), ..proxy::Cgi::default() },
                 ..proxy::Upstream::new(names[0], names.iter().map(server).collect())
             }
         };

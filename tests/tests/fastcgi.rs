@@ -137,7 +137,7 @@ fn server(folder: &Folder, address: SocketAddr, route: &str) -> Server {
 }
 
 /// One request over its own connection: the status, the head and the body, its chunks joined.
-fn fetch(server: &Server, method: &str, target: &str, body: &[u8]) -> (String, String, Vec<u8>) {
+pub(crate) fn fetch(server: &Server, method: &str, target: &str, body: &[u8]) -> (String, String, Vec<u8>) {
     let mut stream = server.connect();
     let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
     write!(stream, "{method} {target} HTTP/1.0\r\nHost: t\r\n{length}\r\n").unwrap();
@@ -339,7 +339,7 @@ fn admin(folder: &Folder) -> std::path::PathBuf {
 }
 
 /// A client whose output is read later.
-fn curl(server: &Server, target: &str, flags: &[&str]) -> std::process::Child {
+pub(crate) fn curl(server: &Server, target: &str, flags: &[&str]) -> std::process::Child {
     let url = format!("https://localhost:{}{target}", server.secure_port.unwrap());
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--insecure", "--max-time", "120", &url]).args(flags);

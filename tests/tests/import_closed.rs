@@ -371,17 +371,17 @@ fn drupal_serves_no_source() {
 fn restrictions_are_converted_or_their_location_closed() {
     let mut all: Vec<(&str, &[(&str, u16)])> = vec![
         // Handlers that are not supported.
-        ("location / { uwsgi_pass HANDLER; }", &[("/page.html", 501)]),
-        ("location / { scgi_pass HANDLER; }", &[("/page.html", 501)]),
+        ("location / { uwsgi_pass HANDLER; }", &[("/page.html", 502)]),
+        ("location / { scgi_pass HANDLER; }", &[("/page.html", 502)]),
         ("location / { memcached_pass HANDLER; set $memcached_key $uri; }", &[("/page.html", 501)]),
         ("location / { grpc_pass grpc://HANDLER; }", &[("/page.html", 502)]),
         (
             "location / { try_files $uri @app; } location @app { uwsgi_pass HANDLER; }",
-            &[("/page.html", 200), ("/none", 501)],
+            &[("/page.html", 200), ("/none", 502)],
         ),
         (
             "location / { error_page 404 = @app; } location @app { scgi_pass HANDLER; }",
-            &[("/page.html", 200), ("/none", 501)],
+            &[("/page.html", 200), ("/none", 502)],
         ),
         (
             "error_page 404 /404.php; location / { } location ~ \\.php$ { fastcgi_pass HANDLER; }",

@@ -98,6 +98,8 @@ mod request_ids;
 mod route_logs;
 #[path = "rules.rs"]
 mod rules;
+#[path = "scgi_uwsgi.rs"]
+mod scgi_uwsgi;
 #[path = "screens.rs"]
 mod screens;
 #[path = "scripts.rs"]

@@ -350,6 +350,8 @@ read-time "3s"
 retries 3
 fastcgi-root "/srv/a" index="a.php" front=off split=".a"
 fastcgi-param "A" "b"
+scgi-param "C" "d"
+uwsgi-param "E" "f"
 retry-on error 503
 retry-time "3s"
 retry-budget "3%"

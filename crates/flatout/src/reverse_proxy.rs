@@ -181,7 +181,7 @@ impl Endpoint for ProxyEndpoint {
     }
 
     fn body_plan(&self, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
-        if head.framing != Framing::None && self.plan.upstream.protocol == flatout_proxy::Protocol::FastCgi {
+        if head.framing != Framing::None && self.plan.upstream.protocol.is_cgi() {
             return BodyPlan::Whole { bytes_max };
         }
         flatout_proxy::body_plan(&self.plan.forward, head, bytes_max)

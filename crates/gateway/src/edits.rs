@@ -2,7 +2,7 @@
 
 use flatout_wire::Head;
 
-/// The first character of lines that are parameters for FastCGI. No field of a client begins with it.
+/// The first character of lines that are parameters for FastCGI, SCGI and uwsgi. No field of a client begins with it.
 pub const PARAM: char = ':';
 
 /// Changes of a request's fields.

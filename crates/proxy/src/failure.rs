@@ -53,7 +53,7 @@ pub enum Failure {
     BadBody,
     /// The client's body is larger than allowed.
     LargeBody,
-    /// The request cannot be sent over FastCGI.
+    /// The request cannot be sent as parameters, over FastCGI, SCGI or uwsgi.
     BadParameters,
     /// Its path names no script of the application.
     NoScript,
@@ -150,7 +150,7 @@ impl Failure {
             Failure::BodyTime => "the request body was not sent in time",
             Failure::BadBody => "the request body is malformed",
             Failure::LargeBody => "the request body is too large",
-            Failure::BadParameters => "the request cannot be sent over FastCGI",
+            Failure::BadParameters => "the request cannot be sent in the protocol of the upstream",
             Failure::NoScript => "there is no such script",
         }
     }

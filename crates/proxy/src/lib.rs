@@ -62,7 +62,7 @@ pub use failure::Failure;
 pub use figures::{Figures, ServerFigures, UpstreamFigures};
 pub use flatout_gateway::{BufferRequests, Forward, Host, PARAM};
 pub use plan::{
-    Active, Address, Balance, FastCgi, HealthCheck, Key, Outliers, Passive, Protocol, ProxyProtocol, RetryOn,
+    Active, Address, Balance, Cgi, HealthCheck, Key, Outliers, Passive, Protocol, ProxyProtocol, RetryOn,
     Server, Tls, Upstream,
 };
 pub use receiver::{Disposition, ParkedClient, ResponseSink};

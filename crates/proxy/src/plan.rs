@@ -20,8 +20,8 @@ pub struct Upstream {
     pub servers: Vec<Server>,
     /// The protocol of its servers.
     pub protocol: Protocol,
-    /// What requests over FastCGI say.
-    pub fastcgi: FastCgi,
+    /// What requests over FastCGI, SCGI and uwsgi say.
+    pub cgi: Cgi,
     /// How one of them is chosen.
     pub balance: Balance,
     /// Idle connections that a worker keeps to each server; 0 keeps none.
@@ -73,6 +73,10 @@ pub enum Protocol {
     Http1,
     /// FastCGI (php-fpm), one request at a time per connection.
     FastCgi,
+    /// SCGI, one request per connection.
+    Scgi,
+    /// uwsgi, one request per connection.
+    Uwsgi,
     /// HTTP/2 without TLS, with prior knowledge.
     H2c {
         /// Concurrent requests per connection; the server may allow fewer.
@@ -92,19 +96,37 @@ impl Protocol {
     /// The largest value that can be set.
     pub const STREAMS_MAX_CEILING: u32 = flatout_wire::h2::STREAMS_MAX_CEILING;
 
+    /// Its name in the site file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Http1 => "http/1.1",
+            Protocol::FastCgi => "fastcgi",
+            Protocol::Scgi => "scgi",
+            Protocol::Uwsgi => "uwsgi",
+            Protocol::H2c { .. } => "h2c",
+            Protocol::H2 { .. } => "h2",
+        }
+    }
+
+    /// Whether requests become parameters, whose bodies are complete before they are sent, and responses are those of CGI.
+    pub fn is_cgi(self) -> bool {
+        matches!(self, Protocol::FastCgi | Protocol::Scgi | Protocol::Uwsgi)
+    }
+
     /// Concurrent requests per HTTP/2 connection; `None` for others.
     pub(crate) fn streams_max(self) -> Option<u32> {
         match self {
-            Protocol::Http1 | Protocol::FastCgi => None,
+            Protocol::Http1 | Protocol::FastCgi | Protocol::Scgi | Protocol::Uwsgi => None,
             Protocol::H2c { streams_max } | Protocol::H2 { streams_max } => Some(streams_max),
         }
     }
 }
 
-/// What requests over FastCGI say about scripts.
+/// What requests over FastCGI, SCGI and uwsgi say in their parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FastCgi {
-    /// The folder of the scripts, as the application sees it, without a slash at the end.
+pub struct Cgi {
+    /// The folder of the scripts, as the application sees it, without a slash at the end. FastCGI only: the others have one application
+    /// for all paths.
     pub root: String,
     /// The script of a folder.
     pub index: String,
@@ -117,9 +139,9 @@ pub struct FastCgi {
     pub params: Vec<(String, String)>,
 }
 
-impl Default for FastCgi {
-    fn default() -> FastCgi {
-        FastCgi {
+impl Default for Cgi {
+    fn default() -> Cgi {
+        Cgi {
             root: String::new(),
             index: "index.php".to_owned(),
             has_front: true,
@@ -244,7 +266,7 @@ impl Upstream {
             name: name.to_owned(),
             servers,
             protocol: Protocol::Http1,
-            fastcgi: FastCgi::default(),
+            cgi: Cgi::default(),
             balance: Balance::RoundRobin,
             idle_max: 256,
             idle_time_max: Duration::from_secs(60),
@@ -292,30 +314,17 @@ impl Upstream {
     pub fn check(&self) -> Result<(), String> {
         let has_tls = |server: &Server| server.tls.is_some();
         let wrong = match self.protocol {
-            Protocol::Http1 | Protocol::FastCgi
-                if self
-                    .active
-                    .as_ref()
-                    .is_some_and(|active| matches!(active.check, HealthCheck::Grpc { .. })) =>
+            protocol
+                if protocol.streams_max().is_none()
+                    && self
+                        .active
+                        .as_ref()
+                        .is_some_and(|active| matches!(active.check, HealthCheck::Grpc { .. })) =>
             {
                 "a health-check by gRPC needs protocol h2 or h2c"
             }
             Protocol::Http1 => return Ok(()),
-            Protocol::FastCgi if self.fastcgi.root.is_empty() => {
-                "protocol fastcgi needs fastcgi-root, the folder of the scripts"
-            }
-            Protocol::FastCgi if self.servers.iter().any(has_tls) => {
-                "protocol fastcgi is without TLS: servers cannot be https://"
-            }
-            Protocol::FastCgi if self.send_proxy_protocol.is_some() => {
-                "send-proxy is not possible with protocol fastcgi: REMOTE_ADDR has the client's address"
-            }
-            Protocol::FastCgi
-                if self.active.as_ref().is_some_and(|active| active.check != HealthCheck::Tcp) =>
-            {
-                "with protocol fastcgi, only health-check tcp is possible"
-            }
-            Protocol::FastCgi => return Ok(()),
+            protocol if protocol.is_cgi() => return self.check_cgi(),
             Protocol::H2 { .. } if !self.servers.iter().all(has_tls) => {
                 "protocol h2 is over TLS: servers must be https://; without TLS use h2c"
             }
@@ -329,6 +338,29 @@ impl Upstream {
             _ => return Ok(()),
         };
         Err(wrong.to_owned())
+    }
+
+    /// The same for FastCGI, SCGI and uwsgi.
+    fn check_cgi(&self) -> Result<(), String> {
+        let name = self.protocol.name();
+        if self.protocol == Protocol::FastCgi && self.cgi.root.is_empty() {
+            return Err("protocol fastcgi needs fastcgi-root, the folder of the scripts".to_owned());
+        }
+        if self.protocol != Protocol::FastCgi && !self.cgi.root.is_empty() {
+            return Err(format!("fastcgi-root is for protocol fastcgi, not for {name}"));
+        }
+        if self.servers.iter().any(|server| server.tls.is_some()) {
+            return Err(format!("protocol {name} is without TLS: servers cannot be https://"));
+        }
+        if self.send_proxy_protocol.is_some() {
+            return Err(format!(
+                "send-proxy is not possible with protocol {name}: REMOTE_ADDR has the client's address"
+            ));
+        }
+        if self.active.as_ref().is_some_and(|active| active.check != HealthCheck::Tcp) {
+            return Err(format!("with protocol {name}, only health-check tcp is possible"));
+        }
+        Ok(())
     }
 }
 

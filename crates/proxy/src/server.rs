@@ -64,7 +64,9 @@ fn connector(tls: &plan::Tls, address: &Address, protocol: Protocol) -> Result<C
         identity: tls.certificate.clone(),
         protocols: match protocol {
             Protocol::H2 { .. } => vec![H2.to_vec()],
-            Protocol::Http1 | Protocol::FastCgi | Protocol::H2c { .. } => ClientPlan::default().protocols,
+            Protocol::Http1 | Protocol::FastCgi | Protocol::Scgi | Protocol::Uwsgi | Protocol::H2c { .. } => {
+                ClientPlan::default().protocols
+            }
         },
         ..ClientPlan::default()
     };

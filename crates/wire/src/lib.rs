@@ -32,8 +32,10 @@ pub mod head;
 pub mod method;
 pub mod proxy_protocol;
 pub mod range;
+pub mod scgi;
 pub mod status;
 pub mod target;
+pub mod uwsgi;
 pub mod websocket;
 
 pub use head::{Fault, Framing, Head, Version};

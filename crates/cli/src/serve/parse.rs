@@ -145,7 +145,7 @@ pub(super) fn at_least_one<T: std::str::FromStr + PartialOrd + From<u8>>(text: &
     if value < T::from(1) { Err(format!("got `{text}`, need at least 1")) } else { Ok(value) }
 }
 
-/// The name of a parameter for FastCGI.
+/// The name of a parameter for FastCGI, SCGI or uwsgi.
 pub(super) fn param_name(name: &str) -> Result<&str, String> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     match !name.is_empty() && name.bytes().all(is_name) {

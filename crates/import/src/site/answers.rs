@@ -59,6 +59,13 @@ impl<'d> Import<'d> {
             }
             return;
         }
+        if let Some(directive) = own("uwsgi_pass").or_else(|| own("scgi_pass")) {
+            match self.application(directive, chain, lines) {
+                Ok(()) => self.fates.carried(directive),
+                Err(why) => self.lose(directive, &why, lines),
+            }
+            return;
+        }
         if let Some(alias) = own("alias") {
             return self.alias(alias, path, chain, lines);
         }

@@ -1,4 +1,4 @@
-//! `proxy_cache`, `fastcgi_cache` and related directives.
+//! `proxy_cache`, `fastcgi_cache`, `uwsgi_cache`, `scgi_cache` and related directives.
 
 use std::ops::RangeInclusive;
 
@@ -26,7 +26,7 @@ const SLICE_BYTES: RangeInclusive<u64> = 4 << 10..=16 << 20;
 /// How long nginx keeps what nobody asks for, if `inactive` is not given.
 const INACTIVE: &str = "10m";
 
-/// A `proxy_cache_path` or `fastcgi_cache_path`.
+/// A `proxy_cache_path`, or that of another family.
 pub(super) struct Store {
     name: String,
     inactive: String,
@@ -171,7 +171,8 @@ fn ignored(chain: &Chain<'_>, name: &str) -> String {
 
 /// Whether this is the folder of a cache.
 fn is_path(directive: &Directive) -> bool {
-    ["proxy_cache_path", "fastcgi_cache_path"].contains(&directive.name.as_str())
+    ["proxy_cache_path", "fastcgi_cache_path", "uwsgi_cache_path", "scgi_cache_path"]
+        .contains(&directive.name.as_str())
 }
 
 /// Whether this field reports the cache status, which `cache-status` does here.

@@ -5,6 +5,7 @@
 
 use crate::nginx::Directive;
 
+use super::application;
 use super::chain::Chain;
 use super::location::{self, Path};
 use super::pattern;
@@ -43,7 +44,7 @@ const HANDLERS: [&str; 24] = [
 ];
 
 /// Those of them that are converted.
-const PASSES: [&str; 3] = ["proxy_pass", "grpc_pass", "fastcgi_pass"];
+const PASSES: [&str; 5] = ["proxy_pass", "grpc_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass"];
 
 /// Directives that make the response out of a file, whose text would be shown instead. Inner blocks inherit them.
 const MAKERS: [&str; 4] = ["ssi", "xslt_stylesheet", "image_filter", "passenger_enabled"];
@@ -138,6 +139,12 @@ impl<'d> Import<'d> {
         let why = |directive: &Directive| table::why(directive).unwrap_or("there is no equivalent");
         if let Some(pass) = own.iter().find(|directive| directive.name == "fastcgi_pass")
             && let Err(why) = self.fastcgi_lost(pass, chain)
+        {
+            return Some(because(pass, &why));
+        }
+        if let Some(pass) =
+            own.iter().find(|directive| application::PASSES.contains(&directive.name.as_str()))
+            && let Err(why) = self.application_lost(pass, chain)
         {
             return Some(because(pass, &why));
         }

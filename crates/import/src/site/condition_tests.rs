@@ -124,7 +124,7 @@ fn named_locations_become_routes() {
             "route \"@app\" { | response-header add \"A\" \"$upstream_status\" when=success | proxy \"http://a\" | x-forwarded off | }",
         ),
         (
-            "root /r; error_page 404 @lost; location / { } location @lost { uwsgi_pass a:1; }",
+            "root /r; error_page 404 @lost; location / { } location @lost { memcached_pass a:1; }",
             "route \"@lost\" { | respond 501 \"not converted\"",
         ),
     ] {

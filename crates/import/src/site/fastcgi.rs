@@ -49,8 +49,38 @@ struct Scripts {
     has_front: bool,
     /// The end of a script's name; `None`: the whole path is its name.
     split: Option<String>,
-    /// Constant parameters.
-    params: Vec<(String, String)>,
+}
+
+/// Parameters of an upstream.
+pub(super) struct Params {
+    /// `fastcgi`, `uwsgi` or `scgi`.
+    pub(super) family: &'static str,
+    /// The folder of scripts, which is sent anyway.
+    pub(super) root: String,
+    /// Names and values.
+    pub(super) constants: Vec<(String, String)>,
+}
+
+impl Params {
+    /// The settings of the upstream.
+    pub(super) fn settings(&self) -> impl Iterator<Item = String> {
+        let written = |(name, given): &(String, String)| {
+            format!("{}-param {} {}", self.family, text(name), text(given))
+        };
+        self.constants.iter().map(written)
+    }
+
+    fn is_usual(&self, name: &str, given: &str) -> bool {
+        match self.family {
+            "fastcgi" => is_usual(name, given),
+            _ => super::application::is_usual(name, given),
+        }
+    }
+}
+
+/// Whether the server sends this parameter by itself.
+pub(super) fn is_usual(name: &str, given: &str) -> bool {
+    USUAL.iter().any(|(usual, values)| *usual == name && values.contains(&given))
 }
 
 impl<'d> Import<'d> {
@@ -66,14 +96,13 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) -> Result<(), String> {
         self.fastcgi_lost(pass, chain)?;
-        let mut scripts = scripts(chain, path);
+        let scripts = scripts(chain, path);
+        let mut params = Params { family: "fastcgi", root: scripts.root.clone(), constants: Vec::new() };
         for directive in chain.list(&["fastcgi_param"]) {
-            self.param(directive, chain, &mut scripts, lines);
+            self.param(directive, chain, &mut params, lines);
         }
         let mut settings = vec!["protocol fastcgi".to_owned(), scripts.setting()];
-        let written =
-            |(name, given): &(String, String)| format!("fastcgi-param {} {}", text(name), text(given));
-        settings.extend(scripts.params.iter().map(written));
+        settings.extend(params.settings());
         if !chain.is_on("fastcgi_keep_conn") {
             // A kept connection would occupy one of the application's processes.
             settings.push(NO_POOL.to_owned());
@@ -141,23 +170,32 @@ impl<'d> Import<'d> {
         }
     }
 
-    fn param(&mut self, param: &'d Directive, chain: &Chain<'d>, scripts: &mut Scripts, lines: &mut Lines) {
+    /// Converts one parameter of an upstream.
+    pub(super) fn param(
+        &mut self,
+        param: &'d Directive,
+        chain: &Chain<'d>,
+        params: &mut Params,
+        lines: &mut Lines,
+    ) {
         let (name, given) = (param.word(0), param.word(1));
         // Here it is the address of the connection.
         let has_proxies = chain.find("set_real_ip_from").is_some() && name == "REMOTE_ADDR";
-        let usual = USUAL
-            .iter()
-            .filter(|_| !has_proxies)
-            .find(|(usual, _)| *usual == name)
-            .map(|(_, values)| *values);
-        if usual.is_some_and(|values| values.contains(&given)) {
+        if !has_proxies && params.is_usual(name, given) {
             return self.fates.carried(param);
         }
         match (name, given.contains('$')) {
             // It is the folder.
             ("SCRIPT_FILENAME", true) => self.fates.carried(param),
-            ("DOCUMENT_ROOT", false) if given.trim_end_matches('/') == scripts.root => {
+            ("DOCUMENT_ROOT", false) if given.trim_end_matches('/') == params.root => {
                 self.fates.carried(param);
+            }
+            ("DOCUMENT_ROOT", true) if ["$document_root", "$realpath_root"].contains(&given) => {
+                self.fates.carried(param);
+                let root = chain.word("root");
+                if root.starts_with('/') && !root.contains('$') {
+                    params.constants.push((name.to_owned(), root.to_owned()));
+                }
             }
             ("SERVER_PORT", false) if Some(given) == super::constants::port(chain.server()).as_deref() => {
                 self.fates.carried(param);
@@ -165,7 +203,7 @@ impl<'d> Import<'d> {
             (_, false) if given.is_empty() && param.words.len() > 2 => self.fates.carried(param),
             (_, false) => {
                 self.fates.carried(param);
-                scripts.params.push((name.to_owned(), given.to_owned()));
+                params.constants.push((name.to_owned(), given.to_owned()));
             }
             (_, true) => match values::unknown_variable(given, &self.maps) {
                 None => {
@@ -224,13 +262,7 @@ fn scripts(chain: &Chain<'_>, path: Option<&Path>) -> Scripts {
         Some(file) if !file.contains('$') => Some(".php".to_owned()),
         Some(_) => ending(chain, path),
     };
-    Scripts {
-        root: root.to_owned(),
-        index: index.to_owned(),
-        has_front: has_front(chain),
-        split,
-        params: Vec::new(),
-    }
+    Scripts { root: root.to_owned(), index: index.to_owned(), has_front: has_front(chain), split }
 }
 
 /// Whether the scripts of a location have a front controller: requests without a file are sent to it, or there is no other script.

@@ -185,7 +185,7 @@ impl<'d> Import<'d> {
         {
             return Err("it needs statuses from 400 to 599".to_owned());
         }
-        let upstream = if ["proxy", "fastcgi", "grpc"]
+        let upstream = if ["proxy", "fastcgi", "grpc", "uwsgi", "scgi"]
             .iter()
             .any(|family| chain.is_on(&format!("{family}_intercept_errors")))
         {

@@ -327,7 +327,7 @@ fn below(prefix: &str, pattern: &str) -> String {
 /// Whether an upstream may send requests here (`X-Accel-Redirect`). A location for `auth_request` is not for that.
 fn may_be_sent_to(path: &Path, server: &[Directive]) -> bool {
     let is_auth = path.exact().or(path.prefix()).is_some_and(|uri| is_asked(uri, server));
-    !is_auth && has_below(server, &["proxy_pass", "fastcgi_pass"])
+    !is_auth && has_below(server, &["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass"])
 }
 
 fn is_asked(uri: &str, block: &[Directive]) -> bool {

@@ -7,6 +7,7 @@
 
 mod addresses;
 mod answers;
+mod application;
 mod auth;
 mod back;
 mod cache;

@@ -10,7 +10,7 @@ use super::target::Target;
 use super::{Import, values};
 
 /// Directives that are looked up when a proxied location is converted, without the name of their family.
-const SEEN: [&str; 24] = [
+const SEEN: [&str; 26] = [
     "buffer_size",
     "buffering",
     "connect_timeout",
@@ -18,6 +18,8 @@ const SEEN: [&str; 24] = [
     "index",
     "intercept_errors",
     "max_temp_file_size",
+    "modifier1",
+    "modifier2",
     "next_upstream",
     "next_upstream_timeout",
     "next_upstream_tries",
@@ -38,7 +40,7 @@ const SEEN: [&str; 24] = [
 ];
 
 /// Families of these directives.
-const FAMILIES: [&str; 3] = ["proxy_", "grpc_", "fastcgi_"];
+const FAMILIES: [&str; 5] = ["proxy_", "grpc_", "fastcgi_", "uwsgi_", "scgi_"];
 
 /// Others that are looked up from inner blocks.
 const SEEN_OTHERS: [&str; 3] = ["auth_basic_user_file", "limit_req_status", "slice"];

@@ -162,7 +162,7 @@ const LEFT: &[(&str, &str)] = &[
     ("proxy_", "there is no equivalent"),
     ("quic_", "HTTP/3 is not supported yet"),
     ("satisfy", "access rules and passwords must always both be met"),
-    ("scgi_", "SCGI is not supported"),
+    ("scgi_", "there is no equivalent"),
     ("secure_link", "only secure_link with secure_link_md5 is supported, in all places"),
     ("send_timeout", "use min-rate to limit slow clients"),
     ("set", "variables are not supported; use a map"),
@@ -172,7 +172,7 @@ const LEFT: &[(&str, &str)] = &[
     ("stream", "only HTTP is supported"),
     ("stub_status", "see admin: metrics, health and a live page"),
     ("sub_filter", "there is no equivalent"),
-    ("uwsgi_", "uWSGI is not supported; run the application behind HTTP"),
+    ("uwsgi_", "there is no equivalent"),
     ("user_directory", ""),
     ("valid_referers", "there is no equivalent"),
     ("xslt", "filters are not supported"),
@@ -254,12 +254,19 @@ const KNOWN: &[&str] = &[
     "zstd",
 ];
 
+/// Whether a directive is not needed here. Those of uwsgi and SCGI are named as those of FastCGI.
+fn is_needless(name: &str) -> bool {
+    let short = name.strip_prefix("uwsgi_").or_else(|| name.strip_prefix("scgi_"));
+    NEEDLESS.contains(&name)
+        || short.is_some_and(|short| NEEDLESS.contains(&format!("fastcgi_{short}").as_str()))
+}
+
 /// Whether nothing is known about a directive: it belongs to a module that could do anything.
 pub(super) fn is_unknown(directive: &Directive) -> bool {
     let name = directive.name.as_str();
     let is_left =
         LEFT.iter().any(|(begin, _)| name == *begin || (begin.len() > 2 && name.starts_with(begin)));
-    !is_left && !NEEDLESS.contains(&name) && !KNOWN.iter().any(|begin| name.starts_with(begin))
+    !is_left && !is_needless(name) && !KNOWN.iter().any(|begin| name.starts_with(begin))
 }
 
 /// What is on here, so that switching it off is not needless.
@@ -280,12 +287,12 @@ pub(super) fn why(directive: &Directive) -> Option<&'static str> {
     if name == "http2" && directive.word(0) == "on" {
         return None;
     }
-    let is_needless = !(is_off && ON_HERE.contains(&name));
-    if NEEDLESS.contains(&name) && is_needless {
+    let changes_nothing = !(is_off && ON_HERE.contains(&name));
+    if is_needless(name) && changes_nothing {
         return None;
     }
     // It switches off something that is not on here.
-    let is_off = is_off && is_needless;
+    let is_off = is_off && changes_nothing;
     let known = LEFT.iter().find(|(begin, _)| name == *begin || (begin.len() > 2 && name.starts_with(begin)));
     if is_off && known.is_some() {
         return None;

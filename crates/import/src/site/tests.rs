@@ -343,7 +343,7 @@ fn addresses_belong_to_servers() {
 fn unconverted_directives_close_their_location() {
     let open = "location / { root /r; }";
     for (closed, text) in [
-        (1, "location / { uwsgi_pass a:1; }"),
+        (1, "location / { memcached_pass a:1; }"),
         (1, "location / { content_by_lua_file x; }"),
         (1, "location / { perl a::handler; }"),
         (1, "location / { js_content a; }"),
@@ -360,14 +360,14 @@ fn unconverted_directives_close_their_location() {
         (0, "location / { root /r; if ($http_x) { set $x 1; return 403; } }"),
         (1, "location / { root /r; if ($http_x) { set $x $unknown; return 403; } }"),
         (0, "location / { root /r; set $x 0; if ($http_x) { set $x 1; } if ($x) { return 403; } }"),
-        (1, "location / { root /r; if ($http_x) { uwsgi_pass a:1; } }"),
+        (1, "location / { root /r; if ($http_x) { memcached_pass a:1; } }"),
         (0, "location / { root /r; if ($http_x) { add_header A b; } }"),
         (0, "location / { root /r; if ($host ~ ^www\\.$) { return 301 http://x/; } }"),
         (1, "location / { root /r; rewrite (?=a) /b; }"),
         (1, "location / { root /r; auth_request /none; }"),
         (1, "location / { root /r; try_files /a $uri =404; }"),
         (1, "location / { root /r; try_files $uri /index.php?$args; } location ~ x { return 404; }"),
-        (2, "location / { root /r; try_files $uri /a/x; } location ~ ^/a { scgi_pass a:1; }"),
+        (2, "location / { root /r; try_files $uri /a/x; } location ~ ^/a { memcached_pass a:1; }"),
         (1, "location / { root /r; auth_basic a; auth_basic_user_file $arg_f; }"),
         (1, "auth_basic a; auth_basic_user_file u; location / { root /r; auth_basic_user_file $arg_f; }"),
         (0, "location / { root /r; auth_basic off; auth_basic_user_file $arg_f; }"),
@@ -375,7 +375,7 @@ fn unconverted_directives_close_their_location() {
         (1, "auth_jwt x; location / { root /r; } location /a { auth_jwt off; root /r; }"),
         (2, "if ($unknown) { return 403; } location / { root /r; } location /a { root /r; }"),
         (2, "location / { root /r; } location ~ (a)\\1 { deny all; }"),
-        (1, "location /a { location ~ b { uwsgi_pass a:1; } root /r; } location / { root /r; }"),
+        (1, "location /a { location ~ b { memcached_pass a:1; } root /r; } location / { root /r; }"),
         (1, "location /a { alias $x; } location / { root /r; }"),
         (0, open),
     ] {

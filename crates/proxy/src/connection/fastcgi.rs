@@ -1,51 +1,27 @@
-//! Responses over FastCGI: records to the bytes of an HTTP/1 response, which everything behind reads as any other.
-//!
-//! ```text
-//! STDOUT "Status: 404 Not Found", fields, empty line, content ──> head with a length or chunked, content, its end at END_REQUEST
-//! ```
+//! FastCGI records, and the CGI response that they carry.
 
 use flatout_wire::fastcgi::{RecordEvent, Records};
 
-use crate::connection::response::HEAD_BYTES_MAX;
+use crate::connection::cgi::CgiResponse;
 
 /// Messages of one response that are logged; the rest is dropped.
 const STDERR_BYTES_MAX: usize = 4 << 10;
 
-/// The state of a FastCGI connection: of its current response.
+/// The state of a FastCGI connection: of its current response, which ends with END_REQUEST.
 #[derive(Default)]
 pub(crate) struct FastCgiSession {
     records: Records,
-    /// The response to HEAD has no content, whatever the script writes.
-    is_head: bool,
-    /// The start of a head.
-    head: Vec<u8>,
-    content: RecordContent,
+    response: CgiResponse,
     /// What the application has reported, and nobody has taken.
     messages: Vec<u8>,
     /// All that it has reported of this response.
     messages_bytes: usize,
 }
 
-/// How the content of the response is framed.
-#[derive(Debug, Default)]
-enum RecordContent {
-    /// Its head has not ended.
-    #[default]
-    Head,
-    /// It has none: its head waits for END_REQUEST.
-    None(Vec<u8>),
-    /// This many bytes are missing. The last one waits for END_REQUEST, so that the response does not end before its records.
-    Length {
-        missing_bytes: u64,
-        last: Option<u8>,
-    },
-    Chunked,
-}
-
 impl FastCgiSession {
     /// Starts a request.
     pub(crate) fn begin(&mut self, is_head: bool) {
-        *self = FastCgiSession { is_head, ..FastCgiSession::default() };
+        *self = FastCgiSession { response: CgiResponse::new(is_head), ..FastCgiSession::default() };
     }
 
     /// Appends what `bytes` mean in HTTP/1 to `out`.
@@ -60,13 +36,13 @@ impl FastCgiSession {
             used += count;
             match event {
                 RecordEvent::NeedMore => return Ok(()),
-                RecordEvent::Stdout(data) => self.content(data, out)?,
+                RecordEvent::Stdout(data) => self.response.content(data, out)?,
                 RecordEvent::Stderr(data) => {
                     let count = data.len().min(STDERR_BYTES_MAX - self.messages_bytes);
                     self.messages_bytes += count;
                     self.messages.extend_from_slice(data.get(..count).unwrap_or_default());
                 }
-                RecordEvent::End { protocol_status: 0, .. } => self.end(out)?,
+                RecordEvent::End { protocol_status: 0, .. } => self.response.end(out)?,
                 RecordEvent::End { protocol_status, .. } => {
                     let why = match protocol_status {
                         1 => "it cannot multiplex",
@@ -87,139 +63,6 @@ impl FastCgiSession {
         let rest = self.messages.split_off(if is_last { self.messages.len() } else { line_end });
         std::mem::replace(&mut self.messages, rest)
     }
-
-    fn content(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
-        match &mut self.content {
-            _ if data.is_empty() => Ok(()),
-            RecordContent::Head => self.read_head(data, out),
-            RecordContent::None(_) => Ok(()),
-            RecordContent::Chunked => {
-                out.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
-                out.extend_from_slice(data);
-                out.extend_from_slice(b"\r\n");
-                Ok(())
-            }
-            RecordContent::Length { missing_bytes, last } => {
-                let too_long = || "the response is longer than its Content-Length".to_owned();
-                *missing_bytes = missing_bytes.checked_sub(data.len() as u64).ok_or_else(too_long)?;
-                match data.split_last() {
-                    Some((end, before)) if *missing_bytes == 0 => {
-                        out.extend_from_slice(before);
-                        *last = Some(*end);
-                    }
-                    _ => out.extend_from_slice(data),
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), String> {
-        match &mut self.content {
-            RecordContent::Head => return Err("the response ended within its head".to_owned()),
-            RecordContent::None(head) => out.append(head),
-            RecordContent::Length { missing_bytes: 0, last } => out.extend(last.take()),
-            RecordContent::Length { missing_bytes, .. } => {
-                return Err(format!("the response ended {missing_bytes} bytes before its Content-Length"));
-            }
-            RecordContent::Chunked => out.extend_from_slice(b"0\r\n\r\n"),
-        }
-        Ok(())
-    }
-
-    fn read_head(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
-        // The end may be divided between records.
-        let from = self.head.len().saturating_sub(3);
-        self.head.extend_from_slice(data);
-        let Some(end) = end_of_head(&self.head, from) else {
-            return match self.head.len() > HEAD_BYTES_MAX {
-                true => Err(format!("the head of the response is longer than {HEAD_BYTES_MAX} bytes")),
-                false => Ok(()),
-            };
-        };
-        let whole = std::mem::take(&mut self.head);
-        let (head, rest) = whole.split_at_checked(end).unwrap_or_default();
-        self.content = write_head(head, self.is_head, out)?;
-        self.content(rest, out)
-    }
-}
-
-/// Where the content begins: after an empty line.
-fn end_of_head(head: &[u8], from: usize) -> Option<usize> {
-    if head.starts_with(b"\n") || head.starts_with(b"\r\n") {
-        return None;
-    }
-    (from..head.len()).find_map(|at| match head.get(at..)? {
-        [b'\n', b'\r', b'\n', ..] => Some(at + 3),
-        [b'\n', b'\n', ..] => Some(at + 2),
-        _ => None,
-    })
-}
-
-/// Writes the head of an HTTP/1 response for the head of a CGI response (RFC 3875 section 6.3).
-fn write_head(head: &[u8], is_head: bool, out: &mut Vec<u8>) -> Result<RecordContent, String> {
-    const DROPPED: [&[u8]; 7] = [
-        b"status",
-        b"connection",
-        b"keep-alive",
-        b"transfer-encoding",
-        b"trailer",
-        b"upgrade",
-        b"content-length",
-    ];
-    let (mut status, mut length, mut has_location) = (None, None, false);
-    let mut lines = Vec::with_capacity(head.len() + 64);
-    for line in head.split(|&byte| byte == b'\n') {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if line.is_empty() {
-            continue;
-        }
-        let colon = line.iter().position(|&byte| byte == b':').ok_or("a line of the head has no colon")?;
-        let (name, value) = line.split_at_checked(colon).unwrap_or_default();
-        let value = value.get(1..).unwrap_or_default().trim_ascii();
-        if name.eq_ignore_ascii_case(b"status") {
-            status = Some(parse_status(value)?);
-        } else if name.eq_ignore_ascii_case(b"content-length") {
-            let parsed =
-                std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-            let bytes: u64 =
-                parsed.and_then(|text| text.parse().ok()).ok_or("Content-Length is not a number")?;
-            if length.replace(bytes).is_some_and(|earlier| earlier != bytes) {
-                return Err("several values of Content-Length".to_owned());
-            }
-        }
-        has_location |= name.eq_ignore_ascii_case(b"location");
-        if !DROPPED.iter().any(|dropped| name.eq_ignore_ascii_case(dropped)) {
-            for part in [name, b": ", value, b"\r\n"] {
-                lines.extend_from_slice(part);
-            }
-        }
-    }
-    let status = status.unwrap_or(if has_location { 302 } else { 200 });
-    let mut text = format!("HTTP/1.1 {status} \r\n").into_bytes();
-    text.append(&mut lines);
-    let is_empty = is_head || matches!(status, 204 | 304) || length == Some(0);
-    if let Some(bytes) = length.filter(|_| status != 204) {
-        text.extend_from_slice(format!("Content-Length: {bytes}\r\n").as_bytes());
-    } else if !is_empty {
-        text.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
-    }
-    text.extend_from_slice(b"\r\n");
-    if is_empty {
-        return Ok(RecordContent::None(text));
-    }
-    out.append(&mut text);
-    Ok(length
-        .map_or(RecordContent::Chunked, |missing_bytes| RecordContent::Length { missing_bytes, last: None }))
-}
-
-/// `404` or `404 Not Found`.
-fn parse_status(value: &[u8]) -> Result<u16, String> {
-    let digits = value.split(|&byte| byte == b' ').next().unwrap_or_default();
-    let status = std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok());
-    status
-        .filter(|status| digits.len() == 3 && (200..=599).contains(status))
-        .ok_or_else(|| format!("got Status `{}`, need 200 to 599", String::from_utf8_lossy(value)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! One connection to a server of an upstream.
 
+pub(crate) mod cgi;
+pub(crate) mod cgi_session;
 pub(crate) mod fastcgi;
 pub(crate) mod h1;
 pub(crate) mod h2;
@@ -12,7 +14,7 @@ use bytes::{Buf, Bytes};
 use flatout_engine::{ConnectionPermit, GuestKey, Lane, Moved, PooledPipe, Ready, Tunnel};
 use flatout_wire::h1::Client;
 
-use crate::connection::fastcgi::FastCgiSession;
+use crate::connection::cgi_session::CgiSession;
 use crate::connection::h2::Session;
 use crate::request::job::Job;
 use crate::table::ServerId;
@@ -56,8 +58,8 @@ pub(crate) struct UpstreamConnection {
 pub(crate) enum ConnectionProtocol {
     /// One request at a time, with `machine`, `job` and `out`, which the others do not use.
     Http1,
-    /// The same over FastCGI: `held` has the response as HTTP/1.
-    FastCgi(Box<FastCgiSession>),
+    /// The same over FastCGI, SCGI or uwsgi: `held` has the response as HTTP/1.
+    Cgi(Box<CgiSession>),
     /// Many requests at once.
     Http2(Box<Session>),
     /// The server has switched to another protocol; it waits for the client's connection.

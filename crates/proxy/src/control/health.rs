@@ -86,9 +86,10 @@ async fn ask(server: &LiveServer, check: &HealthCheck, protocol: Protocol) -> io
     };
     match (check, protocol) {
         (HealthCheck::Tcp, _) => Ok(CheckResponse::default()),
-        (HealthCheck::Http { path, body, .. }, Protocol::Http1 | Protocol::FastCgi) => {
-            get(wire, &server.name, path, !body.is_empty()).await
-        }
+        (
+            HealthCheck::Http { path, body, .. },
+            Protocol::Http1 | Protocol::FastCgi | Protocol::Scgi | Protocol::Uwsgi,
+        ) => get(wire, &server.name, path, !body.is_empty()).await,
         (HealthCheck::Http { path, body, .. }, _) => {
             let asked = health_h2::HealthQuery::Get { path, wants_body: !body.is_empty() };
             health_h2::ask(&mut wire, &server.name, asked, server.is_secure()).await

@@ -43,7 +43,7 @@ pub(crate) struct Job {
     pub(crate) tried: u64,
     /// The peer of the client's connection.
     pub(crate) peer: Option<SocketAddr>,
-    /// Who has sent it, for the parameters of FastCGI; `None` for a request of our own.
+    /// Who has sent it, for the parameters of FastCGI, SCGI and uwsgi; `None` for a request of our own.
     pub(crate) client: Option<Client>,
     /// The hash for balancing.
     pub(crate) hash: u64,

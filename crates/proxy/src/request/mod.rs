@@ -1,7 +1,7 @@
 //! A request on its way to an upstream: the job, and the head that is sent.
 
 pub(crate) mod auth_query;
-pub(crate) mod fastcgi;
+pub(crate) mod cgi;
 pub(crate) mod fields;
 mod forwarded;
 pub(crate) mod head;

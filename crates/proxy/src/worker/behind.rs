@@ -46,7 +46,7 @@ impl ProxyWorker {
     pub(crate) fn wait_for_client(&self, state: &mut State, at: usize) {
         let Some(connection) = state.table.find(at) else { return };
         let is_wanted = match &connection.protocol {
-            ConnectionProtocol::Http1 | ConnectionProtocol::FastCgi(_) => {
+            ConnectionProtocol::Http1 | ConnectionProtocol::Cgi(_) => {
                 connection.job.as_deref().is_some_and(may_spool)
             }
             ConnectionProtocol::Http2(_) => true,

@@ -6,9 +6,10 @@ use flatout_engine::GuestKey;
 use flatout_lane::connect;
 use flatout_lane::connect::Remote;
 
+use crate::connection::cgi_session::CgiSession;
 use crate::connection::{ConnectionProtocol, UpstreamConnection};
 use crate::failure::{Failure, error_text};
-use crate::plan::{Balance, Protocol};
+use crate::plan::Balance;
 use crate::request::job::Job;
 use crate::select::balance::with_tried;
 use crate::server::LiveServer;
@@ -115,8 +116,8 @@ impl ProxyWorker {
         let is_connecting = is_tcp || server.is_secure();
         let is_piped = is_tcp && !server.is_secure();
         let mut connection = UpstreamConnection::new(guest, server_id, address, is_connecting, is_piped);
-        if upstream.plan.protocol == Protocol::FastCgi {
-            connection.protocol = ConnectionProtocol::FastCgi(Box::default());
+        if let Some(session) = CgiSession::of(upstream.plan.protocol) {
+            connection.protocol = ConnectionProtocol::Cgi(Box::new(session));
         }
         let at = state.table.insert(connection);
         if let Some(streams_max) = upstream.plan.protocol.streams_max() {

@@ -15,10 +15,10 @@ use flatout_wire::{Framing, Head, Method, Status, Version};
 use tokio::sync::oneshot;
 
 use crate::hash::hash;
-use crate::plan::{Balance, Key, Protocol};
+use crate::plan::{Balance, Key};
 use crate::receiver::{ParkedClient, Receiver, ResponseSink};
 use crate::request::auth_query::write_auth_query;
-use crate::request::fastcgi::{drop_params, write_sent_target};
+use crate::request::cgi::{drop_params, write_sent_target};
 use crate::request::head::{body_length, names_server, write_head};
 use crate::request::job::{Job, Pulled};
 use crate::request::trailers;
@@ -106,10 +106,10 @@ impl ProxyWorker {
         bytes.clear();
         bytes.reserve(head.len() + 256);
         let is_upgrade = write_head(head, what, peer.map(|peer| peer.ip()), &mut bytes);
-        if what.edits.lines.starts_with(&[PARAM as u8]) && upstream.plan.protocol != Protocol::FastCgi {
+        if what.edits.lines.starts_with(&[PARAM as u8]) && !upstream.plan.protocol.is_cgi() {
             drop_params(&mut bytes);
         }
-        if upstream.plan.protocol == Protocol::FastCgi {
+        if upstream.plan.protocol.is_cgi() {
             write_sent_target(head, what.target, &mut bytes);
         }
         let is_websocket_of_h2 = is_upgrade && head.version == Version::Http2;
@@ -196,7 +196,7 @@ fn key_hash(balance: &Balance, request: &Request<'_>, client: Option<IpAddr>) ->
 impl Forwarding for ProxyWorker {
     fn body(&self, to: &Forward, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
         let upstream = <[LiveUpstream]>::get(&self.upstreams, to.upstream);
-        if head.framing != Framing::None && upstream.is_some_and(|it| it.plan.protocol == Protocol::FastCgi) {
+        if head.framing != Framing::None && upstream.is_some_and(|it| it.plan.protocol.is_cgi()) {
             // Its length comes first, in a parameter.
             return BodyPlan::Whole { bytes_max };
         }

@@ -1,9 +1,9 @@
 //! All connections of one worker to its upstreams, and what happens to them.
 
 mod behind;
+mod cgi;
 mod completion;
 mod dispatch;
-mod fastcgi;
 pub(crate) mod forward;
 mod h2;
 mod limit;
@@ -176,7 +176,7 @@ impl ProxyWorker {
             return;
         }
         match connection.protocol {
-            ConnectionProtocol::Http1 | ConnectionProtocol::FastCgi(_) => {}
+            ConnectionProtocol::Http1 | ConnectionProtocol::Cgi(_) => {}
             ConnectionProtocol::Http2(_) => return self.happened_h2(state, at, event),
             ConnectionProtocol::Switching => return self.happened_switching(state, at, event),
             ConnectionProtocol::Tunnel(_) => return self.happened_tunnel(state, at, is_client, event),

@@ -8,7 +8,6 @@ use flatout_wire::proxy_protocol;
 
 use crate::connection::{ConnectionProtocol, Flushed, Out, UpstreamConnection};
 use crate::failure::{Failure, error_text};
-use crate::plan::Protocol;
 use crate::request::job::{Job, Pulled};
 use crate::request::trailers::request_trailers;
 use crate::upstream::LiveUpstream;
@@ -65,8 +64,8 @@ impl ProxyWorker {
         }
         job.trail.connected();
         job.sent_ns = measured_now(upstream);
-        if upstream.plan.protocol == Protocol::FastCgi {
-            self.begin_fastcgi(state, at, job);
+        if upstream.plan.protocol.is_cgi() {
+            self.begin_cgi(state, at, job);
             return None;
         }
         let server_id = connection.server_id;
@@ -131,10 +130,10 @@ impl ProxyWorker {
     #[cold]
     fn pump_other(&self, state: &mut State, at: usize) {
         let is_open = |connection: &mut UpstreamConnection| {
-            matches!(connection.protocol, ConnectionProtocol::FastCgi(_)) && !connection.is_connecting
+            matches!(connection.protocol, ConnectionProtocol::Cgi(_)) && !connection.is_connecting
         };
         if state.table.find(at).is_some_and(is_open) {
-            self.pump_fastcgi(state, at);
+            self.pump_cgi(state, at);
         }
     }
 

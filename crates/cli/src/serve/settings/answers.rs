@@ -132,8 +132,8 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
     ServeSetting {
         name: "request-param",
         value: "NAME VALUE",
-        help: "for upstreams with protocol fastcgi: a parameter in place of that of fastcgi-param or a usual one; the value may contain \
-               variables such as $remote_user",
+        help: "for upstreams with protocol fastcgi, scgi or uwsgi: a parameter in place of that of the upstream or a usual one; the value \
+               may contain variables such as $remote_user",
         set: |options, given| {
             let name = parse::param_name(given.text())?;
             let value = options.template(parse::field_value(given.value(1).unwrap_or_default())?)?;

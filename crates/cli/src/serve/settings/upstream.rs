@@ -58,7 +58,7 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
     },
     ServeSetting {
         name: "protocol",
-        value: "http/1.1|h2c|h2|fastcgi",
+        value: "http/1.1|h2c|h2|fastcgi|scgi|uwsgi",
         keys: &[Key {
             name: "streams",
             value: "N",
@@ -67,7 +67,7 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
         }],
         default: "http/1.1",
         help: "the protocol of requests to servers; h2c is HTTP/2 without TLS, h2 is HTTP/2 over TLS (https); fastcgi, as of php-fpm, \
-               needs fastcgi-root",
+               needs fastcgi-root; scgi and uwsgi are for one application, whose PATH_INFO is the whole path",
         set: protocol,
         ..UPSTREAMS
     },
@@ -106,7 +106,27 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
         value: "NAME VALUE",
         default: "",
         help: "for fastcgi: a parameter in addition to the usual ones, or in place of one; can be repeated",
-        set: fastcgi_param,
+        set: param,
+        is_list: true,
+        is_spread: true,
+        ..UPSTREAMS
+    },
+    ServeSetting {
+        name: "scgi-param",
+        value: "NAME VALUE",
+        default: "",
+        help: "for scgi: a variable in addition to the usual ones, or in place of one; can be repeated",
+        set: param,
+        is_list: true,
+        is_spread: true,
+        ..UPSTREAMS
+    },
+    ServeSetting {
+        name: "uwsgi-param",
+        value: "NAME VALUE",
+        default: "",
+        help: "for uwsgi: a variable in addition to the usual ones, or in place of one; can be repeated",
+        set: param,
         is_list: true,
         is_spread: true,
         ..UPSTREAMS
@@ -483,7 +503,7 @@ fn balance(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
 fn protocol(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     let refused = |message| Refused { key: Some("streams"), message, ..Refused::default() };
     let streams = given.read("streams", parse::at_least_one::<u32>)?;
-    if matches!(given.text(), "http/1.1" | "fastcgi") && streams.is_some() {
+    if !matches!(given.text(), "h2c" | "h2") && streams.is_some() {
         return Err(refused("`streams=` is for h2c and h2 only".to_owned()));
     }
     let streams_max = streams.unwrap_or(Protocol::STREAMS_MAX);
@@ -494,6 +514,8 @@ fn protocol(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
         "h2c" => Protocol::H2c { streams_max },
         "h2" => Protocol::H2 { streams_max },
         "fastcgi" => Protocol::FastCgi,
+        "scgi" => Protocol::Scgi,
+        "uwsgi" => Protocol::Uwsgi,
         _ => Protocol::Http1,
     };
     Ok(())
@@ -512,7 +534,7 @@ fn fastcgi_root(options: &mut ServeOptions, given: &Values) -> Result<(), Refuse
         }),
         text => Ok(text.to_owned()),
     };
-    let fastcgi = &mut options.upstream.fastcgi;
+    let fastcgi = &mut options.upstream.cgi;
     fastcgi.root = root.trim_end_matches('/').to_owned();
     fastcgi.index = match name("index", "index.php")?.as_str() {
         "off" => String::new(),
@@ -529,9 +551,9 @@ fn fastcgi_root(options: &mut ServeOptions, given: &Values) -> Result<(), Refuse
     Ok(())
 }
 
-fn fastcgi_param(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
+fn param(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     let (name, value) = (parse::param_name(given.text())?, given.value(1).unwrap_or_default());
-    let params = &mut options.upstream.fastcgi.params;
+    let params = &mut options.upstream.cgi.params;
     params.retain(|(earlier, _)| earlier != name);
     params.push((name.to_owned(), value.to_owned()));
     Ok(())

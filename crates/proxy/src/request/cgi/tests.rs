@@ -6,8 +6,8 @@ use super::*;
 use crate::receiver::Receiver;
 use crate::table::FixedTable;
 
-fn plan() -> FastCgi {
-    FastCgi { root: "/srv/none".to_owned(), ..FastCgi::default() }
+fn plan() -> Cgi {
+    Cgi { root: "/srv/none".to_owned(), ..Cgi::default() }
 }
 
 #[test]
@@ -47,8 +47,8 @@ fn the_script_is_in_the_path_or_the_front_controller() {
 #[test]
 fn without_a_front_controller_a_path_names_its_script() {
     let files = ["/srv/none/index.php", "/srv/none/a.php", "/srv/none/admin/index.php", "/srv/none/run"];
-    let php = FastCgi { has_front: false, ..plan() };
-    let every = FastCgi { split: String::new(), ..php.clone() };
+    let php = Cgi { has_front: false, ..plan() };
+    let every = Cgi { split: String::new(), ..php.clone() };
     for (plan, path, name) in [
         (&php, "/a.php", Some("/a.php")),
         (&php, "/admin/", Some("/admin/index.php")),
@@ -75,10 +75,10 @@ fn heads_become_parameters() {
     let job = Job::new(upstream, 0, Receiver::nobody(), head.to_vec());
     let mut plan = plan();
     plan.params = vec![("SERVER_SOFTWARE".to_owned(), "own".to_owned())];
-    let pairs = parameters(&job, &plan).unwrap();
+    let pairs = parameters(&job, Protocol::FastCgi, &plan).unwrap();
     let has = |name: &str, value: &str| {
         let mut pair = Vec::new();
-        write_param(name.as_bytes(), value.as_bytes(), &mut pair);
+        fastcgi::write_param(name.as_bytes(), value.as_bytes(), &mut pair);
         pairs.windows(pair.len()).any(|part| part == pair)
     };
     for (name, value) in [
@@ -116,11 +116,11 @@ fn the_client_of_a_trusted_proxy_is_named_in_place_of_the_proxy() {
         job.peer = Some("[::ffff:10.0.0.1]:4000".parse().unwrap());
         let address = address.map(|address| address.parse().unwrap());
         job.client = Some(Client { address, is_https, is_early: false, is_from_proxy: true });
-        parameters(&job, &plan()).unwrap()
+        parameters(&job, Protocol::FastCgi, &plan()).unwrap()
     };
     let has = |pairs: &[u8], name: &str, value: &str| {
         let mut pair = Vec::new();
-        write_param(name.as_bytes(), value.as_bytes(), &mut pair);
+        fastcgi::write_param(name.as_bytes(), value.as_bytes(), &mut pair);
         pairs.windows(pair.len()).any(|part| part == pair)
     };
     let behind = pairs(Some("203.0.113.9"), true, "");
@@ -140,7 +140,47 @@ fn the_client_of_a_trusted_proxy_is_named_in_place_of_the_proxy() {
 fn paths_without_a_normal_form_are_refused() {
     let upstream = FixedTable::new(vec![()], ()).id(0).unwrap();
     let job = |head: &[u8]| Job::new(upstream, 0, Receiver::nobody(), head.to_vec());
-    assert!(parameters(&job(b"GET /a/%2e%2e/b.php HTTP/1.1\r\n"), &plan()).is_err());
-    let long = [b"GET / HTTP/1.1\r\nX-A: ", &vec![b'x'; 66_000][..], b"\r\n"].concat();
-    assert!(write_request(&job(&long), &plan(), &mut Vec::new()).is_err());
+    assert!(parameters(&job(b"GET /a/%2e%2e/b.php HTTP/1.1\r\n"), Protocol::FastCgi, &plan()).is_err());
+    let long = job(&[b"GET / HTTP/1.1\r\nX-A: ", &vec![b'x'; 66_000][..], b"\r\n"].concat());
+    for (protocol, is_sent) in [(Protocol::FastCgi, false), (Protocol::Uwsgi, false), (Protocol::Scgi, true)]
+    {
+        let plan = Upstream { protocol, cgi: plan(), ..Upstream::new("test", Vec::new()) };
+        let written = write_request(&long, &plan, &mut Vec::new());
+        assert_eq!(written.is_ok(), is_sent, "{protocol:?} {written:?}");
+    }
+}
+
+#[test]
+fn applications_of_all_paths_get_them_as_path_info() {
+    let upstream = FixedTable::new(vec![()], ()).id(0).unwrap();
+    let head =
+        b"POST /a%20b.php/x?q=%201 HTTP/1.1\r\nHost: t:8080\r\n:REMOTE_USER: ann\r\n:CONTENT_LENGTH: 7\r\n";
+    let mut job = Job::new(upstream, 0, Receiver::nobody(), head.to_vec());
+    job.body = bytes::Bytes::from_static(b"body");
+    let plan = |protocol| Upstream {
+        protocol,
+        cgi: Cgi { params: vec![("SCRIPT_NAME".to_owned(), "/app".to_owned())], ..Cgi::default() },
+        ..Upstream::new("test", Vec::new())
+    };
+    let mut out = Vec::new();
+    write_request(&job, &plan(Protocol::Scgi), &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let (_, headers) = text.split_once(':').unwrap();
+    assert!(
+        headers.starts_with("CONTENT_LENGTH\x004\0SCGI\x001\0") && headers.ends_with("\0,body"),
+        "{headers:?}"
+    );
+    for pair in
+        ["PATH_INFO\0/a b.php/x\0", "SCRIPT_NAME\0/app\0", "REMOTE_USER\0ann\0", "QUERY_STRING\0q=%201\0"]
+    {
+        assert!(headers.contains(pair), "{pair:?}: {headers:?}");
+    }
+    assert!(
+        !headers.contains("DOCUMENT_ROOT") && headers.matches("CONTENT_LENGTH").count() == 1,
+        "{headers:?}"
+    );
+    let mut out = Vec::new();
+    write_request(&job, &plan(Protocol::Uwsgi), &mut out).unwrap();
+    let bytes = usize::from(u16::from_le_bytes([out[1], out[2]]));
+    assert_eq!((out[0], out[3], &out[4 + bytes..]), (0, 0, &b"body"[..]));
 }

@@ -1,11 +1,11 @@
-//! Requests and responses over FastCGI connections. They are those of HTTP/1 in another form: one at a time.
+//! Requests and responses over connections of FastCGI, SCGI and uwsgi. They are those of HTTP/1 in another form: one at a time.
 
 use flatout_engine::{Moved, Severity, report};
 
 use crate::connection::h1::{ReadOutcome, ResponseReader};
 use crate::connection::{ConnectionProtocol, Flushed};
 use crate::failure::Throttle;
-use crate::request::fastcgi::write_request;
+use crate::request::cgi::write_request;
 use crate::request::job::Job;
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
@@ -19,21 +19,21 @@ const WAITING_BYTES_MAX: usize = 128 << 10;
 impl ProxyWorker {
     /// Sends a request over a connection that is known to be open.
     #[cold]
-    pub(crate) fn begin_fastcgi(&self, state: &mut State, at: usize, job: Box<Job>) {
+    pub(crate) fn begin_cgi(&self, state: &mut State, at: usize, job: Box<Job>) {
         let State { table, scratch: bytes, .. } = &mut *state;
         let Some(connection) = table.known(at) else { return };
         let (server_id, guest) = (connection.server_id, connection.guest);
         let plan = &self.upstreams.at(server_id.upstream).plan;
         connection.machine.request(job.sent, None, bytes);
         bytes.clear();
-        let written = write_request(&job, &plan.fastcgi, bytes);
+        let written = write_request(&job, plan, bytes);
         if let Err((failure, why)) = written {
             self.log(failure, server_id.upstream, None, Some(&job), Some(why));
             self.close(state, at);
             self.end_with(state, job, failure);
             return self.dequeue(state, server_id.upstream);
         }
-        if let ConnectionProtocol::FastCgi(session) = &mut connection.protocol {
+        if let ConnectionProtocol::Cgi(session) = &mut connection.protocol {
             session.begin(job.sent.is_head);
         }
         if let Some(exchange) = job.receiver.exchange() {
@@ -52,7 +52,7 @@ impl ProxyWorker {
 
     /// Moves data in both directions.
     #[cold]
-    pub(crate) fn pump_fastcgi(&self, state: &mut State, at: usize) {
+    pub(crate) fn pump_cgi(&self, state: &mut State, at: usize) {
         let Some(connection) = state.table.known(at) else { return };
         if !connection.out.is_empty() && !connection.is_full {
             let plan = &self.upstreams.at(connection.server_id.upstream).plan;
@@ -65,7 +65,7 @@ impl ProxyWorker {
             self.lane.set_deadline(connection.guest, Some(plan.read_time_max));
         }
         for _ in 0..READS_PER_CALL {
-            if !self.receive_fastcgi(state, at) {
+            if !self.receive_cgi(state, at) {
                 return;
             }
         }
@@ -75,7 +75,7 @@ impl ProxyWorker {
     }
 
     /// Receives what there is, once. Returns whether there may be more.
-    fn receive_fastcgi(&self, state: &mut State, at: usize) -> bool {
+    fn receive_cgi(&self, state: &mut State, at: usize) -> bool {
         let State { table, fields, groups, decisions, .. } = &mut *state;
         let Some(connection) = table.find(at) else { return false };
         let Some(job) = &connection.job else {
@@ -98,9 +98,12 @@ impl ProxyWorker {
             received = self.lane.receive(connection.guest, &mut buffer);
             let count = if let Moved::Bytes(count) = received { count } else { 0 };
             connection.is_readable = count == buffer.len() || (count > 0 && connection.is_read_closed);
-            let ConnectionProtocol::FastCgi(session) = &mut connection.protocol else { return false };
+            let ConnectionProtocol::Cgi(session) = &mut connection.protocol else { return false };
             let bytes = buffer.get(..count).unwrap_or_default();
             let decoded = session.decode(bytes, &mut connection.held);
+            if received == Moved::Bytes(0) {
+                session.closed(&mut connection.held);
+            }
             let is_last = decoded.is_err() || matches!(received, Moved::Bytes(0) | Moved::Broken);
             let messages = session.take_messages(is_last);
             drop(buffer);

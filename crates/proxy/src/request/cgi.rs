@@ -1,28 +1,35 @@
-//! Writes the FastCGI request of a job: parameters from its head (RFC 3875 section 4.1), and its body.
+//! Writes the request of a job for FastCGI, SCGI or uwsgi: parameters from its head (RFC 3875 section 4.1), and its body.
 
 use std::path::Path;
 
 use flatout_gateway::PARAM;
-use flatout_wire::Head;
-use flatout_wire::fastcgi::{write_begin, write_param, write_params, write_stdin};
 use flatout_wire::target::normal_path;
+use flatout_wire::{Head, fastcgi, scgi, uwsgi};
 
 use crate::failure::Failure;
-use crate::plan::FastCgi;
+use crate::plan::{Cgi, Protocol, Upstream};
 use crate::request::job::{Job, Pulled};
 
 /// Appends a request. `out` may hold a part of it after an error.
 ///
 /// # Errors
 /// What cannot be sent.
-pub(crate) fn write_request(job: &Job, plan: &FastCgi, out: &mut Vec<u8>) -> Result<(), Unsendable> {
+pub(crate) fn write_request(job: &Job, plan: &Upstream, out: &mut Vec<u8>) -> Result<(), Unsendable> {
     if job.pulled != Pulled::Not {
-        return Err(bad("the body of a FastCGI request has to be complete"));
+        return Err(bad("the body of such a request has to be complete"));
     }
-    let pairs = parameters(job, plan)?;
-    write_begin(out);
-    write_params(&pairs, out).map_err(|_| bad("a parameter of the request is too long for FastCGI"))?;
-    write_stdin(&job.body, out);
+    let pairs = parameters(job, plan.protocol, &plan.cgi)?;
+    match plan.protocol {
+        Protocol::Scgi => scgi::write_request(&pairs, &job.body, out),
+        Protocol::Uwsgi => uwsgi::write_request(&pairs, &job.body, out)
+            .map_err(|_| bad("its parameters take more than the 65535 bytes that uwsgi allows"))?,
+        _ => {
+            fastcgi::write_begin(out);
+            fastcgi::write_params(&pairs, out)
+                .map_err(|_| bad("a parameter of the request is too long for FastCGI"))?;
+            fastcgi::write_stdin(&job.body, out);
+        }
+    }
     Ok(())
 }
 
@@ -36,16 +43,28 @@ fn bad(why: &'static str) -> Unsendable {
 /// Parameters of the request; own ones take the place of ours.
 struct Params<'a> {
     pairs: Vec<u8>,
-    plan: &'a FastCgi,
+    protocol: Protocol,
+    plan: &'a Cgi,
     /// Names of those of the route.
     given: Vec<String>,
+    /// A value cannot be sent.
+    has_nul: bool,
 }
 
 impl Params<'_> {
     fn add(&mut self, name: &str, value: &[u8]) {
         let is_own = |own: &str| own == name;
         if !self.plan.params.iter().any(|(own, _)| is_own(own)) && !self.given.iter().any(|own| is_own(own)) {
-            write_param(name.as_bytes(), value, &mut self.pairs);
+            self.write(name, value);
+        }
+    }
+
+    fn write(&mut self, name: &str, value: &[u8]) {
+        let (name, pairs) = (name.as_bytes(), &mut self.pairs);
+        match self.protocol {
+            Protocol::Scgi => self.has_nul |= scgi::write_header(name, value, pairs).is_err(),
+            Protocol::Uwsgi => uwsgi::write_var(name, value, pairs),
+            _ => fastcgi::write_param(name, value, pairs),
         }
     }
 }
@@ -56,7 +75,7 @@ struct Script {
     path_info: Vec<u8>,
 }
 
-fn parameters(job: &Job, plan: &FastCgi) -> Result<Vec<u8>, Unsendable> {
+fn parameters(job: &Job, protocol: Protocol, plan: &Cgi) -> Result<Vec<u8>, Unsendable> {
     let line_end =
         job.head.windows(2).position(|two| two == b"\r\n").ok_or(bad("the request has no head"))?;
     let line = job.head.get(..line_end).unwrap_or_default();
@@ -69,8 +88,14 @@ fn parameters(job: &Job, plan: &FastCgi) -> Result<Vec<u8>, Unsendable> {
     let mut decoded = Vec::new();
     let path =
         normal_path(path, &mut decoded).map_err(|_| bad("the path of the request has no normal form"))?;
-    let script = script(path, plan, |file| Path::new(file).is_file(), Path::new(&plan.root).is_dir())
-        .ok_or((Failure::NoScript, "its path names no script"))?;
+    let script = match protocol {
+        Protocol::FastCgi => {
+            script(path, plan, |file| Path::new(file).is_file(), Path::new(&plan.root).is_dir())
+                .ok_or((Failure::NoScript, "its path names no script"))?
+        }
+        // One application for all paths, as WSGI and PSGI know it.
+        _ => Script { name: Vec::new(), path_info: path.to_vec() },
+    };
     let lines = job.head.get(line_end + 2..).unwrap_or_default();
     let (fields, own) = (fields(lines, false), fields(lines, true));
     let value = |name: &str| fields.iter().find(|(this, _)| this == name).map(|(_, value)| value.as_slice());
@@ -81,20 +106,22 @@ fn parameters(job: &Job, plan: &FastCgi) -> Result<Vec<u8>, Unsendable> {
     };
 
     let given = own.iter().map(|(name, _)| name.clone()).collect();
-    let mut params = Params { pairs: Vec::with_capacity(2048), plan, given };
+    let mut params = Params { pairs: Vec::with_capacity(2048), protocol, plan, given, has_nul: false };
     params.add("GATEWAY_INTERFACE", b"CGI/1.1");
     params.add("SERVER_SOFTWARE", b"flatout");
     params.add("SERVER_PROTOCOL", b"HTTP/1.1");
     params.add("REQUEST_METHOD", method);
     params.add("REQUEST_URI", target);
     params.add("QUERY_STRING", query);
-    params.add("DOCUMENT_ROOT", plan.root.as_bytes());
     params.add("DOCUMENT_URI", &[&script.name[..], &script.path_info].concat());
     params.add("SCRIPT_NAME", &script.name);
-    params.add("SCRIPT_FILENAME", &[plan.root.as_bytes(), &script.name].concat());
     params.add("PATH_INFO", &script.path_info);
-    // PHP that was built to run behind a redirect refuses requests without it.
-    params.add("REDIRECT_STATUS", b"200");
+    if protocol == Protocol::FastCgi {
+        params.add("DOCUMENT_ROOT", plan.root.as_bytes());
+        params.add("SCRIPT_FILENAME", &[plan.root.as_bytes(), &script.name].concat());
+        // PHP that was built to run behind a redirect refuses requests without it.
+        params.add("REDIRECT_STATUS", b"200");
+    }
     params.add("REQUEST_SCHEME", if is_https { b"https" } else { b"http" });
     if is_https {
         params.add("HTTPS", b"on");
@@ -121,13 +148,16 @@ fn parameters(job: &Job, plan: &FastCgi) -> Result<Vec<u8>, Unsendable> {
         params.add(name, value);
     }
     for (name, value) in &own {
-        write_param(name.as_bytes(), value, &mut params.pairs);
+        params.write(name, value);
     }
     let is_given = |name: &String| own.iter().any(|(own, _)| own == name);
     for (name, value) in plan.params.iter().filter(|(name, _)| !is_given(name)) {
-        write_param(name.as_bytes(), value.as_bytes(), &mut params.pairs);
+        params.write(name, value.as_bytes());
     }
-    Ok(params.pairs)
+    match params.has_nul {
+        true => Err(bad("a parameter of the request contains NUL")),
+        false => Ok(params.pairs),
+    }
 }
 
 /// `example.com:8080`, `[::1]:8080`.
@@ -153,7 +183,7 @@ pub(crate) fn write_sent_target(head: &Head<'_>, target: &[u8], out: &mut Vec<u8
     }
 }
 
-/// Removes the parameters for FastCGI from a request for an upstream of another protocol.
+/// Removes the parameters from a request for an upstream whose protocol has none.
 #[cold]
 pub(crate) fn drop_params(head: &mut Vec<u8>) {
     let lines = std::mem::take(head);
@@ -200,7 +230,7 @@ fn fields(lines: &[u8], are_params: bool) -> Vec<(String, Vec<u8>)> {
 
 /// Chooses the script: the one in the path, the index of a folder, or the front controller, if there is one. Where the files are on
 /// this machine, a script that is not there never gets the request: the application might run a part of its path instead.
-fn script(path: &[u8], plan: &FastCgi, is_file: impl Fn(&str) -> bool, is_here: bool) -> Option<Script> {
+fn script(path: &[u8], plan: &Cgi, is_file: impl Fn(&str) -> bool, is_here: bool) -> Option<Script> {
     let exists = |name: &[u8]| {
         let name = std::str::from_utf8(name).unwrap_or("\0");
         !is_here || is_file(&format!("{}{name}", plan.root))
