@@ -19,5 +19,14 @@ mod tickets;
 pub use state::{Lock, State};
 pub use tickets::KeptTickets;
 
+/// How important a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// All is well.
+    Info,
+    /// The operator may have to do something.
+    Warning,
+}
+
 /// Where messages for the operator go.
-pub type Say = fn(std::fmt::Arguments<'_>);
+pub type Say = fn(Level, std::fmt::Arguments<'_>);

@@ -14,7 +14,7 @@ use rcgen::{
 use time::OffsetDateTime;
 
 use crate::acme::renewal;
-use crate::{Lock, Say, State};
+use crate::{Level, Lock, Say, State};
 
 const AUTHORITY: &str = "local/ca.pem";
 const AUTHORITY_KEY: &str = "local/ca.key";
@@ -117,10 +117,13 @@ fn authority(state: &State, now: SystemTime, say: Say) -> Result<(Issuer<'static
             Ok(issuer) => return Ok((issuer, false)),
             Err(why) => {
                 let aside = state.put_aside(AUTHORITY_KEY)?;
-                say(format_args!(
-                    "the local CA cannot be used: {why}; it is replaced, and clients have to trust the new one (the old key is {})",
-                    aside.display()
-                ));
+                say(
+                    Level::Warning,
+                    format_args!(
+                        "the local CA cannot be used: {why}; it is replaced, and clients have to trust the new one (the old key is {})",
+                        aside.display()
+                    ),
+                );
             }
         }
     }
@@ -182,7 +185,7 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
 
-    fn silent(_: std::fmt::Arguments<'_>) {}
+    fn silent(_: crate::Level, _: std::fmt::Arguments<'_>) {}
 
     fn names(state: &State) -> Vec<String> {
         let path = certificate_path(state);

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use flatout_tls::Tickets;
 
-use crate::{Say, State};
+use crate::{Level, Say, State};
 
 const NAME: &str = "tickets";
 const LOCK: &str = "tickets.lock";
@@ -35,7 +35,7 @@ impl KeptTickets {
         if let Err(wrong) = &result
             && self.wrong.as_ref() != Some(wrong)
         {
-            (self.say)(format_args!("session ticket keys are not stored: {wrong}"));
+            (self.say)(Level::Warning, format_args!("session ticket keys are not stored: {wrong}"));
         }
         self.wrong = result.err();
     }
@@ -52,10 +52,13 @@ impl KeptTickets {
             && let Err(why) = self.tickets.add(text, now)
         {
             let path = self.state.path(NAME);
-            (self.say)(format_args!(
-                "{}: {why}; it is replaced, and earlier sessions cannot be resumed",
-                path.display()
-            ));
+            (self.say)(
+                Level::Warning,
+                format_args!(
+                    "{}: {why}; it is replaced, and earlier sessions cannot be resumed",
+                    path.display()
+                ),
+            );
         }
         // After loading the keys of others: otherwise each process would make a new one.
         self.tickets.turn(now);
@@ -69,7 +72,7 @@ impl KeptTickets {
 mod tests {
     use super::*;
 
-    fn silent(_: std::fmt::Arguments<'_>) {}
+    fn silent(_: crate::Level, _: std::fmt::Arguments<'_>) {}
 
     #[test]
     fn keys_outlive_their_process_and_are_shared() {

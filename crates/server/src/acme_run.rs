@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use flatout_certify::acme::{self, Keeper, PendingChallenge, Publish};
-use flatout_certify::{KeptTickets, State, local};
+use flatout_certify::{KeptTickets, Level, State, local};
 use flatout_engine::tls::Acceptor;
-use flatout_engine::{say, user_ids};
+use flatout_engine::{Severity, report, say, user_ids};
 
 use crate::Failure;
 use crate::plan::Plan;
@@ -50,7 +50,7 @@ pub(crate) fn examine(plan: &Plan) -> Result<(), String> {
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(state.folder());
         let _ = user_ids(user).and_then(|(uid, gid)| chown(state.folder(), Some(uid), Some(gid)));
     }
-    acme::examine(state, &plan.issue.directory, &plan.issue.domains, say)
+    acme::examine(state, &plan.issue.directory, &plan.issue.domains, note)
 }
 
 impl AcmeRuntime {
@@ -65,7 +65,7 @@ impl AcmeRuntime {
             state: state.clone(),
             acceptor: acceptor.clone(),
             challenges: challenges.clone(),
-            tickets: KeptTickets::open(state.clone(), acceptor.tickets().clone(), say),
+            tickets: KeptTickets::open(state.clone(), acceptor.tickets().clone(), note),
             keeper: None,
             local: None,
             looked: Instant::now(),
@@ -77,10 +77,10 @@ impl AcmeRuntime {
     /// # Errors
     /// Files that cannot be read or written, or a thread that cannot be started.
     pub(crate) fn prepare(&self, plan: &Plan) -> Result<Prepared, String> {
-        acme::examine(&self.state, &plan.issue.directory, &plan.issue.domains, say)?;
+        acme::examine(&self.state, &plan.issue.directory, &plan.issue.domains, note)?;
         let local = plan.issue.local.then(|| plan.local_names());
         if let Some(names) = &local {
-            local::ensure(&self.state, names, SystemTime::now(), say)?;
+            local::ensure(&self.state, names, SystemTime::now(), note)?;
         }
         let is_there =
             |domain: &&String| acme::certificate_path(&self.state, &plan.issue.directory, domain).exists();
@@ -92,7 +92,7 @@ impl AcmeRuntime {
             None if domains.is_empty() => None,
             _ => {
                 let keeper =
-                    Keeper::start(acme.clone(), Vec::new(), self.state.clone(), self.publish(), say)?;
+                    Keeper::start(acme.clone(), Vec::new(), self.state.clone(), self.publish(), note)?;
                 Some((acme, keeper))
             }
         };
@@ -103,9 +103,12 @@ impl AcmeRuntime {
     pub(crate) fn replace(&mut self, prepared: Prepared) {
         let Prepared { domains, missing, keeper, local } = prepared;
         for domain in missing {
-            say(format_args!(
-                "there is no certificate for {domain} yet; TLS connections to it are refused until the CA has issued one"
-            ));
+            note(
+                Level::Warning,
+                format_args!(
+                    "there is no certificate for {domain} yet; TLS connections to it are refused until the CA has issued one"
+                ),
+            );
         }
         if local.is_some() && self.local.is_none() {
             let how = local::how_to_trust(&self.state);
@@ -128,7 +131,7 @@ impl AcmeRuntime {
         }
         let Some(names) = self.local.as_ref().filter(|_| self.looked.elapsed() > LOCAL_LOOK) else { return };
         self.looked = Instant::now();
-        if let Err(why) = local::ensure(&self.state, names, SystemTime::now(), say) {
+        if let Err(why) = local::ensure(&self.state, names, SystemTime::now(), note) {
             flatout_engine::report(
                 flatout_engine::Severity::Warning,
                 format_args!("the local certificate is not renewed: {why}"),
@@ -145,4 +148,13 @@ impl AcmeRuntime {
             proofs.set(&made)
         })
     }
+}
+
+/// A message of `certify`.
+fn note(level: Level, message: std::fmt::Arguments<'_>) {
+    let severity = match level {
+        Level::Info => Severity::Info,
+        Level::Warning => Severity::Warning,
+    };
+    report(severity, message);
 }

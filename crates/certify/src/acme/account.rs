@@ -5,6 +5,7 @@ use instant_acme::{Account, AccountCredentials, Error, NewAccount};
 use super::account_name;
 use super::fault::Fault;
 use super::keep::Shared;
+use crate::Level;
 
 /// Loads the account from the folder, or creates one. Only one process at a time may call this.
 pub(super) async fn open(shared: &Shared) -> Result<Account, Fault> {
@@ -14,9 +15,12 @@ pub(super) async fn open(shared: &Shared) -> Result<Account, Fault> {
             Err(Error::Json(_) | Error::KeyRejected | Error::Crypto) => {
                 let aside = shared.state.put_aside(&name).map_err(Fault::Here)?;
                 let aside = aside.display();
-                (shared.say)(format_args!(
-                    "the ACME account is broken: it was renamed to {aside}, and a new one is created"
-                ));
+                (shared.say)(
+                    Level::Warning,
+                    format_args!(
+                        "the ACME account is broken: it was renamed to {aside}, and a new one is created"
+                    ),
+                );
             }
             restored => return Ok(restored?),
         }

@@ -20,7 +20,7 @@ use super::client::Http;
 use super::fault::Fault;
 use super::order::{self, Wanted};
 use super::{Plan, Way, account, certificate_name, domain, folder, schedule};
-use crate::{Lock, Say, State};
+use crate::{Level, Lock, Say, State};
 
 /// Time limit of an order, with all its requests.
 const ORDER_TIME_MAX: Duration = Duration::from_secs(900);
@@ -114,18 +114,28 @@ async fn keep(shared: Arc<Shared>, domain: String) {
                 failures = 0;
                 if by == By::Us {
                     let days = certificate.days_left(SystemTime::now());
-                    (shared.say)(format_args!("got a certificate for {domain}, valid for {days} days"));
+                    (shared.say)(
+                        Level::Info,
+                        format_args!("got a certificate for {domain}, valid for {days} days"),
+                    );
                     sleep(schedule::between(certificate.not_before, certificate.not_after)).await;
                 }
             }
             Err(fault) => {
                 failures = failures.saturating_add(1);
                 let pause = schedule::pause(fault.pause(), failures, random());
-                (shared.say)(format_args!(
-                    "no certificate for {domain}: {fault}; next attempt in {} s{}",
-                    pause.as_secs(),
-                    if shared.stored(&domain).is_some() { ", the old certificate stays in use" } else { "" }
-                ));
+                (shared.say)(
+                    Level::Warning,
+                    format_args!(
+                        "no certificate for {domain}: {fault}; next attempt in {} s{}",
+                        pause.as_secs(),
+                        if shared.stored(&domain).is_some() {
+                            ", the old certificate stays in use"
+                        } else {
+                            ""
+                        }
+                    ),
+                );
                 sleep(pause).await;
             }
         }
@@ -149,10 +159,13 @@ async fn warn(shared: &Shared, domain: &str) {
         }
     };
     if let Some(why) = why {
-        (shared.say)(format_args!(
-            "{domain}: public CAs do not issue a certificate for it: {why}; for development use the local CA, for a private CA \
+        (shared.say)(
+            Level::Warning,
+            format_args!(
+                "{domain}: public CAs do not issue a certificate for it: {why}; for development use the local CA, for a private CA \
              its directory and its certificates"
-        ));
+            ),
+        );
     }
 }
 

@@ -30,7 +30,7 @@ pub use challenges::PendingChallenge;
 pub use domain::parse as parse_domain;
 pub use schedule::usual as renewal;
 
-use crate::{Say, State};
+use crate::{Level, Say, State};
 use challenges::Challenges;
 use client::Http;
 use keep::Shared;
@@ -106,7 +106,10 @@ pub fn examine(state: &State, directory: &str, domains: &[String], say: Say) -> 
         let path = state.path(&name);
         if let Err(why) = Certificate::load(&path, &path) {
             let aside = state.put_aside(&name)?;
-            say(format_args!("{why}; it was renamed to {}, and a new one is requested", aside.display()));
+            say(
+                Level::Warning,
+                format_args!("{why}; it was renamed to {}, and a new one is requested", aside.display()),
+            );
         }
     }
     Ok(())

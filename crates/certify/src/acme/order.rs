@@ -13,6 +13,7 @@ use super::challenges::{PendingChallenge, Published};
 use super::fault::Fault;
 use super::hook::{self, Record, Verb};
 use super::keep::Shared;
+use crate::Level;
 
 /// How to poll the CA for the result of its validation, and for the certificate.
 const RESULT: RetryPolicy = RetryPolicy::new()
@@ -60,7 +61,10 @@ pub(super) async fn place(shared: &Shared, account: &Account, wanted: &Wanted<'_
         if let Some(program) = &shared.plan.hook
             && let Err(why) = hook::run(program, Verb::Clear, record).await
         {
-            (shared.say)(format_args!("the DNS record for {} was not removed: {why}", wanted.domain));
+            (shared.say)(
+                Level::Warning,
+                format_args!("the DNS record for {} was not removed: {why}", wanted.domain),
+            );
         }
     }
     proved?;

@@ -9,6 +9,7 @@ use flatout_observe::log::StandardStream;
 use flatout_report::unit::{bytes, count};
 use flatout_server::Welcome;
 
+use super::TO;
 use crate::command::VERSION;
 
 /// Names of sites, upstreams and folders that are shown.
@@ -65,9 +66,11 @@ fn served(started: &Welcome<'_>) -> String {
         parts.push(format!("{noun} {}", listed(names.into_iter())));
     }
     let upstreams = plan.sites.upstreams.iter();
-    let upstreams = upstreams.map(|upstream| {
-        let noun = if upstream.servers.len() == 1 { "server" } else { "servers" };
-        format!("{} ({} {noun})", upstream.name, upstream.servers.len())
+    let upstreams = upstreams.map(|upstream| match &upstream.servers[..] {
+        // That of --to has no name of its own.
+        [server] if upstream.name == TO => server.address.to_string(),
+        [server] => format!("{} ({})", upstream.name, server.address),
+        servers => format!("{} ({} servers)", upstream.name, servers.len()),
     });
     let upstreams: Vec<String> = upstreams.collect();
     if !upstreams.is_empty() {
