@@ -107,6 +107,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         published: matches.get_many("publish").unwrap_or_default().cloned().collect(),
         health: matches.get_one("health").copied(),
         refused: Default::default(),
+        assigned: Default::default(),
         folder: PathBuf::from(text("certificates").unwrap_or_default()),
     };
     let admin = text("admin").map(|text| text.parse()).transpose();

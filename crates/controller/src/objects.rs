@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::kinds::core::{EndpointSlice, Namespace, Secret, Service};
+use crate::kinds::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use crate::kinds::gateway::{Gateway, GatewayClass, ReferenceGrant};
 use crate::kinds::ingress::{Ingress, IngressClass};
+use crate::kinds::policy::BackendTlsPolicy;
 use crate::kinds::route::{GrpcRoute, HttpRoute};
 use crate::kinds::{GATEWAY_GROUP, ObjectKey};
 
@@ -95,6 +96,7 @@ kinds! {
     namespaces: Namespace = ("Namespace", "namespaces", "", "v1", &["v1"], false),
     services: Service = ("Service", "services", "", "v1", &["v1"], true),
     secrets: Secret = ("Secret", "secrets", "", "v1", &["v1"], true),
+    config_maps: ConfigMap = ("ConfigMap", "configmaps", "", "v1", &["v1"], true),
     slices: EndpointSlice = ("EndpointSlice", "endpointslices", "discovery.k8s.io", "v1", &["v1"], true),
     ingress_classes: IngressClass = ("IngressClass", "ingressclasses", "networking.k8s.io", "v1", &["v1"], false),
     ingresses: Ingress = ("Ingress", "ingresses", "networking.k8s.io", "v1", &["v1"], true),
@@ -103,6 +105,7 @@ kinds! {
     http_routes: HttpRoute = ("HTTPRoute", "httproutes", GATEWAY_GROUP, "v1", &["v1", "v1beta1"], true),
     grpc_routes: GrpcRoute = ("GRPCRoute", "grpcroutes", GATEWAY_GROUP, "v1", &["v1"], true),
     grants: ReferenceGrant = ("ReferenceGrant", "referencegrants", GATEWAY_GROUP, "v1beta1", &["v1", "v1beta1"], true),
+    tls_policies: BackendTlsPolicy = ("BackendTLSPolicy", "backendtlspolicies", GATEWAY_GROUP, "v1", &["v1"], true),
 }
 
 /// What was done with an object.

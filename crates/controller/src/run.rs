@@ -57,6 +57,7 @@ pub fn serve(
     let base = Arc::new(base);
     let (mut translation, mut seen) = store.read(|objects| translate(objects, &settings));
     let (latest, started) = loop {
+        settings.assigned.clone_from(&translation.assigned);
         write_files(&translation.files, &settings.folder)
             .map_err(|error| Failure::Run(format!("certificates: {}: {error}", settings.folder.display())))?;
         let latest = Latest(Arc::new(Mutex::new(Arc::new(translation))));
@@ -172,6 +173,7 @@ impl Follower {
     fn follow(&mut self, store: &Store) -> u64 {
         loop {
             let (translation, seen) = store.read(|objects| translate(objects, &self.settings));
+            self.settings.assigned.clone_from(&translation.assigned);
             match self.apply(Arc::new(translation)) {
                 Ok(()) => self.has_failed = false,
                 Err(Failure::Listen(why, Address::Tcp(at), _))

@@ -9,12 +9,13 @@ use super::plan::{self, Origins};
 /// The rules of one route. Lines that are the same for every request are encoded in advance.
 #[derive(Debug, Clone)]
 pub(crate) struct CompiledCors {
-    /// `None` is every origin.
-    origins: Option<Vec<String>>,
+    origins: Origins,
     /// For every response that another origin may use.
     shared: Vec<u8>,
     methods: String,
     headers: String,
+    /// Browsers do not take `*` for these if there are credentials: the response repeats what was asked for.
+    takes_all_methods: bool,
     takes_all_headers: bool,
     age_max: Option<String>,
 }
@@ -23,14 +24,12 @@ impl CompiledCors {
     /// # Errors
     /// Every origin together with credentials, or invalid field values.
     pub(crate) fn new(plan: &plan::Cors, place: Place) -> Result<CompiledCors, Fault> {
-        let origins = match &plan.origins {
-            Origins::Any if plan.credentials => {
-                return Err(place.fault("cors: credentials need a list of origins; otherwise any page could send requests as its visitors"));
-            }
-            Origins::Any => None,
-            Origins::These(origins) => Some(origins.clone()),
-        };
-        if let Some(origin) = origins.iter().flatten().find(|origin| !is_origin(origin)) {
+        if plan.origins == Origins::Any && plan.credentials {
+            return Err(place.fault("cors: credentials need a list of origins; otherwise any page could send requests as its visitors"));
+        }
+        if let Origins::These(origins) = &plan.origins
+            && let Some(origin) = origins.iter().find(|origin| !is_origin(origin))
+        {
             return Err(
                 place.fault(format!("cors: got `{origin}`, need an origin such as https://app.example.org"))
             );
@@ -49,9 +48,10 @@ impl CompiledCors {
             shared.push_str(&format!("Access-Control-Expose-Headers: {}\r\n", plan.expose.join(", ")));
         }
         Ok(CompiledCors {
-            origins,
+            origins: plan.origins.clone(),
             shared: shared.into_bytes(),
             methods: plan.methods.join(", "),
+            takes_all_methods: plan.credentials && plan.methods.iter().any(|name| name == "*"),
             takes_all_headers: plan.headers.iter().any(|name| name == "*"),
             headers: plan.headers.join(", "),
             age_max: plan.age_max.map(|time| time.as_secs().to_string()),
@@ -60,14 +60,15 @@ impl CompiledCors {
 
     /// Writes the response to a preflight, if the request is one.
     pub(crate) fn preflight(&self, head: &Head<'_>, response: &mut Response) -> bool {
-        if preflight_method(head).is_none() {
-            return false;
-        }
+        let Some(method) = preflight_method(head) else { return false };
         response.set_status(Status::NO_CONTENT);
         if !self.names(head.field("origin")) {
             return true;
         }
-        response.header("Access-Control-Allow-Methods", &self.methods);
+        match self.takes_all_methods {
+            true => response.header("Access-Control-Allow-Methods", method),
+            false => response.header("Access-Control-Allow-Methods", &self.methods),
+        };
         match head.field("access-control-request-headers") {
             Some(asked) if self.takes_all_headers => {
                 response.header("Access-Control-Allow-Headers", asked);
@@ -96,7 +97,7 @@ impl CompiledCors {
                 response.remove_header(name);
             }
         }
-        if self.origins.is_none() {
+        if self.origins == Origins::Any {
             response.encoded_fields(b"Access-Control-Allow-Origin: *\r\n").encoded_fields(&self.shared);
             return;
         }
@@ -109,8 +110,10 @@ impl CompiledCors {
 
     fn names(&self, origin: Option<&[u8]>) -> bool {
         let Some(origin) = origin else { return false };
-        let Some(origins) = &self.origins else { return true };
-        origins.iter().any(|this| this.as_bytes().eq_ignore_ascii_case(origin))
+        match &self.origins {
+            Origins::Any | Origins::Echoed => true,
+            Origins::These(origins) => origins.iter().any(|this| is_covered(this, origin)),
+        }
     }
 }
 
@@ -123,11 +126,28 @@ pub(crate) fn preflight_method<'b>(head: &Head<'b>) -> Option<&'b [u8]> {
     head.field("access-control-request-method")
 }
 
-/// `scheme://host[:port]`, or `null`.
+/// Whether an origin of the list is this one, or has a wildcard for its host.
+fn is_covered(listed: &str, origin: &[u8]) -> bool {
+    let Some((scheme, suffix)) = listed.split_once('*') else {
+        return listed.as_bytes().eq_ignore_ascii_case(origin);
+    };
+    let Some(labels) = origin.len().checked_sub(scheme.len() + suffix.len()).filter(|bytes| *bytes > 0)
+    else {
+        return false;
+    };
+    let (start, rest) = origin.split_at(scheme.len());
+    let (labels, end) = rest.split_at(labels);
+    start.eq_ignore_ascii_case(scheme.as_bytes())
+        && end.eq_ignore_ascii_case(suffix.as_bytes())
+        && labels.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(byte))
+}
+
+/// `scheme://host[:port]`, where the host may begin with `*.`, or `null`.
 fn is_origin(text: &str) -> bool {
     let Some((scheme, host)) = text.split_once("://") else { return text == "null" };
     let is_scheme = !scheme.is_empty()
         && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    let host = host.strip_prefix("*.").unwrap_or(host);
     let is_host = !host.is_empty()
         && host.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#@*\\\"<>".contains(&byte));
     is_scheme && is_host
@@ -204,6 +224,45 @@ mod tests {
     }
 
     #[test]
+    fn a_wildcard_is_every_host_below_a_name() {
+        let wildcard = Origins::These(vec!["https://*.example.org".to_owned()]);
+        for (origin, may_read) in [
+            ("https://a.example.org", true),
+            ("https://a.b.Example.org", true),
+            ("https://example.org", false),
+            ("https://.example.org", false),
+            ("http://a.example.org", false),
+            ("https://aexample.org", false),
+            ("https://evil.example/.example.org", false),
+            ("https://a.example.org:8443", false),
+        ] {
+            let lines =
+                preflight_of(&plan(wildcard.clone(), true), "GET", &format!("Origin: {origin}\r\n")).1;
+            assert_eq!(
+                lines.contains(&format!("Access-Control-Allow-Origin: {origin}\r\n")),
+                may_read,
+                "{origin}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_origin_and_a_method_are_repeated_if_all_may_send_credentials() {
+        let mut all = plan(Origins::Echoed, true);
+        all.methods = vec!["*".to_owned()];
+        let fields = "Origin: https://a.example\r\nAccess-Control-Request-Method: PATCH\r\n";
+        let lines = preflight_of(&all, "OPTIONS", fields).1;
+        for line in [
+            "Access-Control-Allow-Methods: PATCH\r\n",
+            "Access-Control-Allow-Origin: https://a.example\r\n",
+            "Vary: Origin\r\n",
+            "Access-Control-Allow-Credentials: true\r\n",
+        ] {
+            assert!(lines.contains(line), "{lines}");
+        }
+    }
+
+    #[test]
     fn an_upstreams_own_lines_are_replaced() {
         let cors = CompiledCors::new(&plan(Origins::Any, false), Place::Plan).unwrap();
         let mut response = Response::new();
@@ -217,7 +276,7 @@ mod tests {
     fn unsafe_settings_are_refused() {
         assert!(CompiledCors::new(&plan(Origins::Any, true), Place::Plan).is_err());
         for origin in
-            ["app.example.org", "https://a/", "https://*.example.org", "https://", "https://a\r\nb: c"]
+            ["app.example.org", "https://a/", "https://*", "https://a.*.org", "https://", "https://a\r\nb: c"]
         {
             assert!(
                 CompiledCors::new(&plan(Origins::These(vec![origin.to_owned()]), false), Place::Plan)

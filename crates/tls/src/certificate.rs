@@ -83,6 +83,22 @@ impl Certificate {
             .map_err(|error| format!("the key cannot be used with the certificate: {error}"))
     }
 
+    /// Checks CA certificates in PEM before they are written to a file.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn check_authorities(certificates: &[u8]) -> Result<(), String> {
+        let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates).collect();
+        let all = all.map_err(|error| format!("the certificate is not PEM: {error}"))?;
+        if all.is_empty() {
+            return Err("there is no certificate; need PEM with `BEGIN CERTIFICATE`".to_owned());
+        }
+        let mut store = RootCertStore::empty();
+        all.into_iter()
+            .try_for_each(|certificate| store.add(certificate))
+            .map_err(|error| format!("not usable as a CA certificate: {error}"))
+    }
+
     /// The number of days until it expires; negative once it has expired.
     pub fn days_left(&self, now: SystemTime) -> i64 {
         const DAY: u64 = 24 * 3600;

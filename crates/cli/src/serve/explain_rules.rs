@@ -166,7 +166,7 @@ pub(super) fn of_rewrites(lines: &mut Lines, plan: &Plan, rewrites: &[Rewrite]) 
 
 fn of_cors(cors: &Cors) -> String {
     let origins = match &cors.origins {
-        Origins::Any => "pages of any origin".to_owned(),
+        Origins::Any | Origins::Echoed => "pages of any origin".to_owned(),
         Origins::These(origins) => format!("pages of {}", origins.join(", ")),
     };
     let list = |name: &str, names: &[String]| match names.is_empty() {

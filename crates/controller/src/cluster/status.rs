@@ -50,14 +50,16 @@ pub(super) async fn follow(
 }
 
 async fn write_all(client: &Client, controller_name: &str, wanted: Vec<StatusUpdate>, written: &mut Written) {
-    // Routes that have left all gateways of this controller lose its entries.
+    // Routes and policies that have left all gateways of this controller lose its entries.
     let has_left = |(kind, key): &&(&'static str, ObjectKey)| {
-        kind.ends_with("Route") && !wanted.iter().any(|it| it.kind.name == *kind && it.key == *key)
+        (kind.ends_with("Route") || kind.ends_with("Policy"))
+            && !wanted.iter().any(|it| it.kind.name == *kind && it.key == *key)
     };
     let left: Vec<(&'static str, ObjectKey)> = written.keys().filter(has_left).cloned().collect();
     for place in left {
         if let Some(former) = written.remove(&place) {
-            let emptied = StatusUpdate { status: json!({"parents": []}), ..former };
+            let list = if place.0.ends_with("Policy") { "ancestors" } else { "parents" };
+            let emptied = StatusUpdate { status: json!({list: []}), ..former };
             report_fault(&emptied, write(client, controller_name, &emptied).await);
         }
     }
@@ -112,14 +114,15 @@ fn merged(former: &Value, wanted: &Value, controller_name: &str, now: &str) -> V
     let is_ours = |parent: &Value| parent["controllerName"] == controller_name;
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     keep_times(&mut status, former, now);
-    if let Some(parents) = status.get_mut("parents").and_then(Value::as_array_mut) {
-        for parent in parents.iter_mut() {
-            let known = list(&former["parents"])
+    for (entries, reference) in [("parents", "parentRef"), ("ancestors", "ancestorRef")] {
+        let Some(ours) = status.get_mut(entries).and_then(Value::as_array_mut) else { continue };
+        for entry in ours.iter_mut() {
+            let known = list(&former[entries])
                 .into_iter()
-                .find(|it| is_ours(it) && it["parentRef"] == parent["parentRef"]);
-            keep_times(parent, &known.unwrap_or_default(), now);
+                .find(|it| is_ours(it) && it[reference] == entry[reference]);
+            keep_times(entry, &known.unwrap_or_default(), now);
         }
-        parents.extend(list(&former["parents"]).into_iter().filter(|it| !is_ours(it)));
+        ours.extend(list(&former[entries]).into_iter().filter(|it| !is_ours(it)));
     }
     if let Some(listeners) = status.get_mut("listeners").and_then(Value::as_array_mut) {
         for listener in listeners {
@@ -180,6 +183,14 @@ mod tests {
         );
         let left = merged(&former, &json!({"parents": []}), "ours", "now");
         assert_eq!(left["parents"], json!([of("theirs", "a", condition("False", "early"))]));
+    }
+
+    #[test]
+    fn ancestors_of_policies_are_those_of_all_controllers() {
+        let of = |name: &str, time: &str| json!({"controllerName": name, "ancestorRef": {"name": "gw"}, "conditions": [condition("True", time)]});
+        let former = json!({"ancestors": [of("theirs", "early"), of("ours", "early")]});
+        let status = merged(&former, &json!({"ancestors": [of("ours", "")]}), "ours", "now");
+        assert_eq!(status["ancestors"], json!([of("ours", "early"), of("theirs", "early")]));
     }
 
     #[test]

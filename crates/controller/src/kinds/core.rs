@@ -86,6 +86,26 @@ pub struct EndpointPort {
     pub port: Option<u16>,
 }
 
+/// Values that are not secret. Only those that are used are read: clusters have many of these.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ConfigMap {
+    /// What all objects have.
+    pub metadata: Metadata,
+    /// Its values.
+    #[serde(deserialize_with = "null_as_default")]
+    pub data: ConfigValues,
+}
+
+/// The values of a [`ConfigMap`] that are read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ConfigValues {
+    /// CA certificates (PEM).
+    #[serde(rename = "ca.crt")]
+    pub authorities: Option<String>,
+}
+
 /// Secret values.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

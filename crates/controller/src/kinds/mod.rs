@@ -4,6 +4,7 @@
 pub mod core;
 pub mod gateway;
 pub mod ingress;
+pub mod policy;
 pub mod route;
 
 use std::collections::BTreeMap;

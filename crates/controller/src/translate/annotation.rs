@@ -5,7 +5,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flatout_site::plan::{
-    Access, BasicAuth, Limited, Net, Peers, Rate, RateUse, Route, Template, User, Verdict,
+    Access, BasicAuth, Limited, Net, Origins, Peers, Rate, RateUse, Route, Template, User, Verdict,
 };
 
 use super::backend::UpstreamOptions;
@@ -174,6 +174,10 @@ impl Annotations {
         rules.access.clone_from(&self.access);
         rules.basic_auth.clone_from(&self.basic_auth);
         rules.cors = self.cors.as_ref().map(filter::cors);
+        if let Some(cors) = rules.cors.as_mut().filter(|cors| cors.origins == Origins::Echoed) {
+            // Credentials are allowed by default here: that nobody has set them must not open the site to any page.
+            (cors.origins, cors.credentials) = (Origins::Any, false);
+        }
     }
 }
 

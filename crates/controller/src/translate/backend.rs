@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use flatout_proxy::{Balance, Protocol, Tls, Upstream};
 
+use super::certificate::Files;
 use super::endpoint::Endpoints;
 use super::grant::{Referrer, is_granted};
+use super::policy::{CheckedTls, Policies};
 use crate::condition::Condition;
 use crate::kinds::ObjectKey;
 use crate::kinds::route::BackendRef;
@@ -21,6 +23,8 @@ pub(super) struct UpstreamOptions {
     pub(super) is_h2c: bool,
     /// With TLS, whose certificates are not checked: ingresses have no way to name an authority.
     pub(super) is_tls: bool,
+    /// With TLS, whose certificates are checked.
+    pub(super) tls: Option<CheckedTls>,
     /// The time limit of requests as a whole.
     pub(super) request_time: Option<Duration>,
     /// How long a server may be silent.
@@ -36,6 +40,9 @@ pub(super) struct Upstreams<'o> {
     objects: &'o Objects,
     endpoints: Endpoints<'o>,
     indices: BTreeMap<String, usize>,
+    pub(super) policies: Policies<'o>,
+    /// The services of the references that were looked up since it was emptied.
+    pub(super) looked_up: Vec<ObjectKey>,
     pub(super) list: Vec<Upstream>,
 }
 
@@ -53,8 +60,15 @@ impl Unresolved {
 }
 
 impl<'o> Upstreams<'o> {
-    pub(super) fn new(objects: &'o Objects) -> Upstreams<'o> {
-        Upstreams { objects, endpoints: Endpoints::new(objects), indices: BTreeMap::new(), list: Vec::new() }
+    pub(super) fn new(objects: &'o Objects, files: &mut Files) -> Upstreams<'o> {
+        Upstreams {
+            objects,
+            endpoints: Endpoints::new(objects),
+            indices: BTreeMap::new(),
+            policies: Policies::new(objects, files),
+            looked_up: Vec::new(),
+            list: Vec::new(),
+        }
     }
 
     /// The upstream of a reference in a route; its index.
@@ -82,6 +96,7 @@ impl<'o> Upstreams<'o> {
         let Some(port) = reference.port else {
             return unresolved("BackendNotFound", format!("the reference to the Service {key} has no port"));
         };
+        self.looked_up.push(key.clone());
         self.of_service(&key, port, options)
     }
 
@@ -123,6 +138,11 @@ impl<'o> Upstreams<'o> {
             // Names such as `grpc` or `redis` are hints for people, and the standard leaves them open.
             Some(_) => {}
         }
+        match self.policies.of(key, &known.name) {
+            Some(Ok(tls)) => (options.is_tls, options.tls) = (true, Some(tls)),
+            Some(Err(message)) => return unresolved("InvalidBackendTLSPolicy", message),
+            None => {}
+        }
         let name = options.named(key, port);
         if let Some(known) = self.indices.get(&name) {
             return Ok(*known);
@@ -145,7 +165,7 @@ impl UpstreamOptions {
     /// The name of the upstream, from which follows everything that distinguishes it.
     fn named(&self, key: &ObjectKey, port: u16) -> String {
         let mut name = format!("{key}:{port}");
-        let UpstreamOptions { is_h2c, is_tls, request_time, read_time, connect_time, send_time, cookie } =
+        let UpstreamOptions { is_h2c, is_tls, tls, request_time, read_time, connect_time, send_time, cookie } =
             self;
         let mut add = |text: String| {
             let separator = if name.contains('?') { ',' } else { '?' };
@@ -153,6 +173,10 @@ impl UpstreamOptions {
         };
         let flags = [(*is_h2c, "h2c"), (*is_tls, "tls")];
         flags.iter().filter(|(is_set, _)| *is_set).for_each(|(_, name)| add((*name).to_owned()));
+        if let Some(CheckedTls { name, authorities }) = tls {
+            let file = authorities.file_stem().unwrap_or_default();
+            add(format!("name={name},ca={}", file.to_string_lossy()));
+        }
         let times =
             [("request", request_time), ("read", read_time), ("connect", connect_time), ("send", send_time)];
         for (name, time) in times {
@@ -168,7 +192,15 @@ impl UpstreamOptions {
 
     fn upstream(&self, name: &str, mut servers: Vec<flatout_proxy::Server>) -> Upstream {
         if self.is_tls {
-            let tls = Tls { name: None, authorities: None, verify: false, certificate: None };
+            let tls = match &self.tls {
+                Some(CheckedTls { name, authorities }) => Tls {
+                    name: Some(name.clone()),
+                    authorities: Some(authorities.clone()),
+                    verify: true,
+                    certificate: None,
+                },
+                None => Tls { name: None, authorities: None, verify: false, certificate: None },
+            };
             servers.iter_mut().for_each(|server| server.tls = Some(tls.clone()));
         }
         let mut upstream = Upstream::new(name, servers);
@@ -182,6 +214,11 @@ impl UpstreamOptions {
             (self.send_time, &mut upstream.send_time_max),
         ] {
             *to = from.unwrap_or(*to);
+        }
+        if self.read_time.is_some() {
+            // The limit is the route's: a server that takes longer is not down, and another one would not be faster.
+            upstream.passive.failures_max = 0;
+            upstream.retry_on.timeout = false;
         }
         if let Some(cookie) = &self.cookie {
             upstream.balance = Balance::Sticky { cookie: cookie.clone() };

@@ -132,15 +132,21 @@ fn rewrite(change: &PathModifier, path: &PathMatch) -> Result<Rewrite, String> {
 
 pub(super) fn cors(filter: &CorsFilter) -> Cors {
     let is_any = filter.allow_origins.iter().any(|it| it == "*");
+    let credentials = filter.allow_credentials.unwrap_or(false);
     Cors {
-        origins: if is_any { Origins::Any } else { Origins::These(filter.allow_origins.clone()) },
+        origins: match (is_any, credentials) {
+            (false, _) => Origins::These(filter.allow_origins.clone()),
+            (true, false) => Origins::Any,
+            // The standard demands it.
+            (true, true) => Origins::Echoed,
+        },
         methods: match &filter.allow_methods[..] {
             [] => ["GET", "HEAD", "POST"].map(str::to_owned).to_vec(),
             methods => methods.to_vec(),
         },
         headers: filter.allow_headers.clone(),
         expose: filter.expose_headers.clone(),
-        credentials: filter.allow_credentials.unwrap_or(false) && !is_any,
+        credentials,
         age_max: filter.max_age.map(Duration::from_secs),
     }
 }

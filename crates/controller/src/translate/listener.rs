@@ -9,6 +9,7 @@ use flatout_tls::{Certificate, Identity};
 use serde_json::{Value, json};
 
 use super::Settings;
+use super::address::assigned;
 use super::certificate::Files;
 use super::grant::{Referrer, is_granted};
 use super::hostname::HostName;
@@ -78,16 +79,24 @@ impl GatewayState<'_> {
         let metadata = &self.gateway.metadata;
         let generation = metadata.generation;
         let is_bad = self.listeners.iter().any(|it| it.bind.is_none());
+        let is_any_accepted = self.listeners.iter().any(|it| !it.has_fault("Accepted"));
+        let message = "some listeners are not served".to_owned();
         let conditions = match &self.refusal {
+            Some(refusal) if refusal.name == "Programmed" => {
+                vec![Condition::good("Accepted"), refusal.clone()]
+            }
             Some(refusal) => {
                 vec![refusal.clone(), Condition::bad("Programmed", "Invalid", refusal.message.clone())]
             }
+            None if !is_any_accepted && is_bad => {
+                let message = "no listener is accepted";
+                vec![
+                    Condition::bad("Accepted", "ListenersNotValid", message),
+                    Condition::bad("Programmed", "Invalid", message),
+                ]
+            }
             None if is_bad => vec![
-                Condition {
-                    reason: "ListenersNotValid",
-                    message: "some listeners are not served".to_owned(),
-                    ..Condition::good("Accepted")
-                },
+                Condition { reason: "ListenersNotValid", message, ..Condition::good("Accepted") },
                 Condition::good("Programmed"),
             ],
             None => vec![Condition::good("Accepted"), Condition::good("Programmed")],
@@ -135,51 +144,6 @@ pub(super) fn gateways<'o>(
     }
     across(&mut states);
     states
-}
-
-/// The address of each gateway: the one it asks for or had before; otherwise the first that no other one has.
-fn assigned(gateways: &[&Gateway], settings: &Settings) -> Vec<Result<IpAddr, Condition>> {
-    let pool = &settings.addresses;
-    let [first, rest @ ..] = &pool[..] else {
-        return gateways
-            .iter()
-            .map(|_| Err(Condition::bad("Accepted", "Invalid", "there is no address")))
-            .collect();
-    };
-    let wanted = |gateway: &Gateway| -> Result<Option<IpAddr>, Condition> {
-        if let Some(asked) = gateway.spec.addresses.iter().find(|it| !it.value.is_empty()) {
-            let kind = if asked.kind.is_empty() { "IPAddress" } else { &asked.kind };
-            let address = asked.value.parse::<IpAddr>().ok().filter(|_| kind == "IPAddress");
-            let known =
-                address.filter(|it| pool.contains(it) || settings.published.contains(&it.to_string()));
-            return match known {
-                Some(address) => Ok(Some(if pool.contains(&address) { address } else { *first })),
-                None if address.is_some() => Err(Condition::bad(
-                    "Programmed",
-                    "AddressNotUsable",
-                    format!("the address {} is not one of this controller", asked.value),
-                )),
-                None => Err(Condition::bad(
-                    "Accepted",
-                    "UnsupportedAddress",
-                    format!("an address of the type {kind}; only IPAddress is supported"),
-                )),
-            };
-        }
-        let former = gateway.status.addresses.iter().filter_map(|it| it.value.parse().ok());
-        Ok(former.into_iter().find(|it| pool.contains(it)))
-    };
-    let mut found: Vec<Option<Result<IpAddr, Condition>>> =
-        gateways.iter().map(|gateway| wanted(gateway).transpose()).collect();
-    for at in 0..found.len() {
-        if found.get(at).is_some_and(Option::is_none) {
-            let is_free = |address: &&IpAddr| !found.iter().flatten().any(|it| it.as_ref() == Ok(*address));
-            // With a single address, all gateways share it.
-            let address = pool.iter().find(is_free).or(rest.last()).unwrap_or(first);
-            found[at] = Some(Ok(*address));
-        }
-    }
-    found.into_iter().flatten().collect()
 }
 
 fn listeners<'o>(

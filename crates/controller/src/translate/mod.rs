@@ -9,6 +9,7 @@
 //!
 //! A mistake in an object never stops the others: it is in the status of its object, and its requests get 500.
 
+mod address;
 mod annotation;
 mod attach;
 mod backend;
@@ -19,13 +20,14 @@ mod grant;
 mod hostname;
 mod ingress;
 mod listener;
+mod policy;
 mod precedence;
 mod rule;
 mod site;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -46,7 +48,7 @@ use self::rule::{CommonRule, ResolvedRule, duration};
 use self::site::Sites;
 use crate::condition::{Condition, StatusUpdate};
 use crate::kinds::route::{GrpcMatch, GrpcRule, HttpMatch, HttpRule, RouteSpec};
-use crate::kinds::{GATEWAY_GROUP, Object};
+use crate::kinds::{GATEWAY_GROUP, Object, ObjectKey};
 use crate::objects::{Objects, find_kind};
 
 /// The name of this controller in classes.
@@ -65,6 +67,8 @@ pub struct Settings {
     pub health: Option<SocketAddr>,
     /// Addresses that the machine refuses for now: listeners there are not served.
     pub refused: BTreeSet<SocketAddr>,
+    /// The addresses that gateways got last: [`Translation::assigned`].
+    pub assigned: BTreeMap<ObjectKey, IpAddr>,
     /// The folder for certificates.
     pub folder: PathBuf,
 }
@@ -82,6 +86,8 @@ pub struct Translation {
     pub files: Files,
     /// The statuses of all objects of this controller.
     pub statuses: Vec<StatusUpdate>,
+    /// The addresses of gateways.
+    pub assigned: BTreeMap<ObjectKey, IpAddr>,
 }
 
 /// Translates all objects.
@@ -89,7 +95,7 @@ pub fn translate(objects: &Objects, settings: &Settings) -> Translation {
     let mut files = Files::below(&settings.folder);
     let mut statuses = class_statuses(objects, settings);
     let mut gateways = listener::gateways(objects, settings, &mut files);
-    let mut upstreams = Upstreams::new(objects);
+    let mut upstreams = Upstreams::new(objects, &mut files);
     let mut sites = Sites::default();
     sites.add_listeners(&gateways);
     let parts = &mut Parts {
@@ -106,6 +112,7 @@ pub fn translate(objects: &Objects, settings: &Settings) -> Translation {
         statuses.extend(parts.add(route, age));
     }
     statuses.extend(gateways.iter().filter_map(|gateway| gateway.status(settings)));
+    statuses.extend(upstreams.policies.statuses(settings));
     let mut rates = Vec::new();
     let ingresses = IngressParts {
         objects,
@@ -118,7 +125,8 @@ pub fn translate(objects: &Objects, settings: &Settings) -> Translation {
     statuses.extend({ ingresses }.add_all());
     sites.add_health(settings.health);
     let (sites, site_listen, site_secure) = sites.finish(upstreams.list, rates);
-    Translation { sites, site_listen, site_secure, files, statuses }
+    let assigned = gateways.iter().filter_map(|it| Some((it.gateway.metadata.key(), it.address?))).collect();
+    Translation { sites, site_listen, site_secure, files, statuses, assigned }
 }
 
 /// A route of a kind.
@@ -144,6 +152,7 @@ impl Parts<'_, '_> {
         if parents.is_empty() {
             return None;
         }
+        self.upstreams.looked_up.clear();
         let from = Referrer { group: GATEWAY_GROUP, kind: head.kind, namespace: &head.metadata.namespace };
         let mut faults = RuleFaults::default();
         for rule in route.rules() {
@@ -157,6 +166,12 @@ impl Parts<'_, '_> {
             match self.serve(&rule, &attachments, age) {
                 Ok(()) => faults.good += 1,
                 Err(why) => faults.unsupported.push(why),
+            }
+        }
+        for attachment in &attachments {
+            let gateway = self.gateways[attachment.gateway].gateway.metadata.key();
+            for service in &self.upstreams.looked_up {
+                self.upstreams.policies.add_ancestor(service, &gateway);
             }
         }
         if route.rules_count() == 0 {
@@ -279,10 +294,18 @@ fn class_statuses(objects: &Objects, settings: &Settings) -> Vec<StatusUpdate> {
 
 /// The features of the Gateway API that are supported, in the standard's order: sorted by name.
 pub const FEATURES: &[&str] = &[
+    "BackendTLSPolicy",
     "GRPCRoute",
+    "GRPCRouteNamedRouteRule",
     "Gateway",
+    "GatewayAddressEmpty",
+    "GatewayHTTPListenerIsolation",
     "GatewayPort8080",
+    "GatewayStaticAddresses",
     "HTTPRoute",
+    "HTTPRoute303RedirectStatusCode",
+    "HTTPRoute307RedirectStatusCode",
+    "HTTPRoute308RedirectStatusCode",
     "HTTPRouteBackendProtocolH2C",
     "HTTPRouteBackendProtocolWebSocket",
     "HTTPRouteBackendRequestHeaderModification",
@@ -290,6 +313,7 @@ pub const FEATURES: &[&str] = &[
     "HTTPRouteCORS",
     "HTTPRouteHostRewrite",
     "HTTPRouteMethodMatching",
+    "HTTPRouteNamedRouteRule",
     "HTTPRouteParentRefPort",
     "HTTPRoutePathRedirect",
     "HTTPRoutePathRewrite",

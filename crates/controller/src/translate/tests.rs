@@ -15,6 +15,7 @@ use crate::yaml;
 
 mod cases;
 mod ingresses;
+mod policies;
 mod status;
 
 /// A class, a gateway with a listener for all hosts at port 80, a service `a` and one `b`, with endpoints.
@@ -27,6 +28,7 @@ fn settings() -> Settings {
         published: Vec::new(),
         health: None,
         refused: BTreeSet::new(),
+        assigned: BTreeMap::new(),
         folder: PathBuf::from("/certificates"),
     }
 }

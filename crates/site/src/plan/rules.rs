@@ -242,7 +242,11 @@ pub struct Cors {
 pub enum Origins {
     /// Every one.
     Any,
-    /// These, as browsers send them: `https://app.example.org`, without a trailing slash.
+    /// Every one, but responses name the origin of the request, so that credentials are possible: then any page can send
+    /// requests as its visitors and read the responses.
+    Echoed,
+    /// These, as browsers send them: `https://app.example.org`, without a trailing slash. `https://*.example.org` is all
+    /// hosts below this one.
     These(Vec<String>),
 }
 

@@ -220,7 +220,7 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
             },
         ],
         default: "off",
-        help: "origins that may read responses, such as https://app.example.org, *, or off",
+        help: "origins that may read responses, such as https://app.example.org, https://*.example.org, *, or off",
         set: cors,
         ..ROUTES
     },

@@ -312,3 +312,29 @@ fn grpc_routes_match_services_and_methods_over_http2() {
         assert_eq!(translation.targets("h"), ["default/b:8080?h2c"], "{matched}");
     }
 }
+
+#[test]
+fn every_origin_with_credentials_is_repeated_in_responses() {
+    let cors = |text: &str| {
+        let spec = format!(
+            "rules: [{{filters: [{{type: CORS, cors: {{{text}}}}}], backendRefs: [{{name: a, port: 8080}}]}}]"
+        );
+        with_base(&route("r", &spec)).routes("h")[0].rules.cors.clone().unwrap()
+    };
+    use flatout_site::plan::Origins;
+    assert_eq!(cors("allowOrigins: ['*']").origins, Origins::Any);
+    let all = cors("allowOrigins: ['*'], allowCredentials: true");
+    assert!(all.origins == Origins::Echoed && all.credentials);
+    let wildcard = cors("allowOrigins: ['https://*.example.org']");
+    assert_eq!(wildcard.origins, Origins::These(vec!["https://*.example.org".to_owned()]));
+}
+
+#[test]
+fn a_limit_of_a_route_does_not_bring_servers_down() {
+    let limited = "rules: [{timeouts: {backendRequest: 500ms}, backendRefs: [{name: a, port: 8080}]}]";
+    let upstreams = with_base(&route("r", limited)).sites.upstreams;
+    assert_eq!(upstreams[0].passive.failures_max, 0);
+    assert!(!upstreams[0].retry_on.timeout && upstreams[0].retry_on.error);
+    let free = "rules: [{backendRefs: [{name: a, port: 8080}]}]";
+    assert_ne!(with_base(&route("r", free)).sites.upstreams[0].passive.failures_max, 0);
+}

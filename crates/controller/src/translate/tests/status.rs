@@ -56,6 +56,35 @@ fn a_gateway_counts_its_routes_and_reports_its_address() {
 }
 
 #[test]
+fn an_address_stays_until_the_status_has_it() {
+    let gateway = |name: &str| {
+        format!(
+            "---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: {name}}}\n\
+             spec: {{gatewayClassName: flatout, listeners: [{{name: http, port: 80, protocol: HTTP}}]}}\n"
+        )
+    };
+    let mut settings = settings();
+    let mut address = |text: &str| {
+        let translation = translate(&objects(text), &settings);
+        settings.assigned = translation.assigned.clone();
+        translation.status("Gateway", "new")["addresses"][0]["value"].clone()
+    };
+    let (class, _) = BASE.split_once("---").unwrap();
+    assert_eq!(address(&format!("{class}{}{}", gateway("first"), gateway("new"))), "10.0.0.2");
+    assert_eq!(address(&format!("{class}{}", gateway("new"))), "10.0.0.2", "although another one is free");
+}
+
+#[test]
+fn a_gateway_without_an_accepted_listener_is_not_accepted() {
+    let translation = translated(&gateway("  - {name: odd, port: 1111, protocol: INVALID}"));
+    assert_eq!(translation.condition("Gateway", "gw", "/conditions", "Accepted"), "False ListenersNotValid");
+    assert_eq!(translation.condition("Gateway", "gw", "/conditions", "Programmed"), "False Invalid");
+    let some = "  - {name: odd, port: 1111, protocol: INVALID}\n  - {name: http, port: 80, protocol: HTTP}";
+    let translation = translated(&gateway(some));
+    assert_eq!(translation.condition("Gateway", "gw", "/conditions", "Accepted"), "True ListenersNotValid");
+}
+
+#[test]
 fn gateways_get_addresses_by_age_and_keep_them() {
     let text = |status: &str| {
         format!(
@@ -77,7 +106,11 @@ fn addresses_of_others_are_refused() {
     for (asked, name, expected) in [
         ("{type: IPAddress, value: 10.0.0.2}", "Programmed", "True Programmed"),
         ("{type: IPAddress, value: 192.0.2.1}", "Programmed", "False AddressNotUsable"),
+        ("{value: 192.0.2.1}, {value: 10.0.0.2}", "Programmed", "False AddressNotUsable"),
+        ("{value: 192.0.2.1}, {value: 10.0.0.2}", "Accepted", "True Accepted"),
+        ("{value: 10.0.0.2}, {value: ''}", "Programmed", "True Programmed"),
         ("{type: Hostname, value: example.org}", "Accepted", "False UnsupportedAddress"),
+        ("{value: 10.0.0.2}, {type: Hostname, value: example.org}", "Accepted", "False UnsupportedAddress"),
     ] {
         let text = BASE.replace(
             "gatewayClassName: flatout",
