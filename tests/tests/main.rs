@@ -108,6 +108,8 @@ mod scripts;
 mod sites;
 #[path = "tls.rs"]
 mod tls;
+#[path = "traffic_split.rs"]
+mod traffic_split;
 #[path = "tune.rs"]
 mod tune;
 #[path = "tutorial.rs"]
