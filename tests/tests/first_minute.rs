@@ -602,6 +602,29 @@ fn a_missing_file_is_shown_where_it_is_named() {
 }
 
 #[test]
+fn a_site_for_all_other_names_is_explained_and_no_help_is_repeated() {
+    let folder = folder();
+    folder.write(
+        "site.kdl",
+        "hide \"*.php\"\nhide \"*.bak\"\nsite a.test \"*\" {\n files public\n}\nsite \"*.b.test\" { respond 200 b; }\n",
+    );
+    let explained = |url: &str| {
+        let mut command = Command::new(program("flatout"));
+        let output = command.current_dir(&folder.0).args(["explain", "GET", url, "-c", "site.kdl"]).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let other = explained("http://other.test/");
+    assert!(other.starts_with("site       a.test, line 3, for names that no site has\n"), "{other}");
+    assert_eq!(other.matches("names of files and folders that are not served").count(), 1, "{other}");
+    assert!(other.contains("setting    hide *.bak, line 2\n"), "{other}");
+    for (url, site) in [("http://a.test:81/", "a.test, line 3\n"), ("http://x.b.test/", "*.b.test, line 6\n")]
+    {
+        let named = explained(url);
+        assert!(named.starts_with(&format!("site       {site}")), "{named}");
+    }
+}
+
+#[test]
 fn every_rule_of_a_route_is_explained() {
     let folder = folder();
     folder.write(

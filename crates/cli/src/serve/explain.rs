@@ -11,7 +11,7 @@ use flatout_push::Kind;
 use flatout_server::Checked;
 use flatout_site::Fault;
 use flatout_site::explain::{Explained, Question, explain};
-use flatout_site::plan::{Action, PathMatch, PathPolicy, Plan, Reroute, Route, RouteEntry, Site};
+use flatout_site::plan::{Action, Host, PathMatch, PathPolicy, Plan, Reroute, Route, RouteEntry, Site};
 
 use super::explain_rules::{of_blocks, of_guards, of_response, of_rewrites};
 use super::explain_settings::{Met, of_settings};
@@ -79,7 +79,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (listen, explained) =
         explained(&checked, &question).map_err(|fault| Failure::Usage(fault.to_string()))?;
     let has_own = checked.plan().site_listen.iter().any(|own| !own.is_empty());
-    let mut text = lines_of(&built, checked.plan(), &explained, listen.filter(|_| has_own), question.is_tls);
+    let mut text = lines_of(&built, checked.plan(), &explained, listen.filter(|_| has_own), &question);
     if matches.get_flag("cost") {
         let _ = writeln!(text, "{:<10} at most {} steps of conditions", "cost", explained.steps);
     }
@@ -112,6 +112,18 @@ fn explained<'c>(
         Some(first) => Ok(first),
         None => Ok((None, explain(&checked.plan().sites, question)?)),
     }
+}
+
+/// Whether a site gets requests for a host that is not among its names.
+fn is_for_other_names(site: &Site, host: &str) -> bool {
+    let host = host.rsplit_once(':').map_or(host, |(name, _)| name).to_ascii_lowercase();
+    !site.hosts.iter().any(|known| match known {
+        Host::Exact(name) => *name == host,
+        Host::Below(name) => host.strip_suffix(name.as_str()).is_some_and(|rest| rest.ends_with('.')),
+        // An expression may match it. Without any names, there is nothing to say.
+        Host::Pattern(_) => true,
+        Host::Any => site.hosts.len() == 1,
+    })
 }
 
 fn question(method: &str, url: &str, fields: &[String], from: &str) -> Result<Question, String> {
@@ -158,9 +170,9 @@ fn lines_of(
     server: &flatout_server::Plan,
     explained: &Explained,
     listen: Option<&Listen>,
-    is_tls: bool,
+    question: &Question,
 ) -> String {
-    let plan = &server.sites;
+    let (plan, is_tls) = (&server.sites, question.is_tls);
     let mut lines = Lines::default();
     if let Some(listen) = listen {
         lines.line("listen", listen.address.url(server.is_secure() && !listen.is_plain));
@@ -174,7 +186,8 @@ fn lines_of(
     let site = explained.site.and_then(|at| Some((at, plan.sites.get(at)?)));
     if let Some((at, site)) = site {
         let line = built.places.sites.get(at).map_or(0, |at| built.tree.line(at));
-        lines.line("site", format!("{}, line {line}", site.name));
+        let why = if is_for_other_names(site, &question.host) { ", for names that no site has" } else { "" };
+        lines.line("site", format!("{}, line {line}{why}", site.name));
     }
     let place_of =
         |site: usize, route: usize| built.places.routes.get(site).and_then(|routes| routes.get(route));

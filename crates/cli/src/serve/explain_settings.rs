@@ -52,8 +52,12 @@ pub(super) fn of_settings(lines: &mut Lines, built: &Built, met: &Met<'_>) {
             // The innermost level that has it.
             let here = |nodes: &&&[Node]| nodes.iter().any(|node| node.name == setting.name);
             let Some(nodes) = levels.iter().find(here) else { continue };
-            for node in nodes.iter().filter(|node| node.name == setting.name) {
-                lines.line("setting", written(built, setting, node));
+            let named = nodes.iter().filter(|node| node.name == setting.name);
+            for (at, node) in named.enumerate() {
+                // What it does is said once.
+                let help = setting.help.split(';').next().filter(|_| at == 0);
+                let help = help.map_or_else(String::new, |help| format!(": {help}"));
+                lines.line("setting", format!("{}{help}", written(built, setting, node)));
             }
         }
     }
@@ -76,12 +80,11 @@ fn levels<'b>(built: &'b Built, met: &Met<'_>) -> Vec<&'b [Node]> {
     found.into_iter().flatten().collect()
 }
 
-/// A setting as it is written, its line, and what it does.
+/// A setting as it is written, and its line.
 fn written(built: &Built, setting: &ServeSetting, node: &Node) -> String {
     let is_secret = SECRETS.contains(&setting.name);
     let values = node.values.iter().map(|value| if is_secret { "…".to_owned() } else { value.text.clone() });
     let keys = node.keys.iter().map(|(name, value)| format!("{name}={}", value.text));
     let words: Vec<String> = std::iter::once(setting.name.to_owned()).chain(values).chain(keys).collect();
-    let help = setting.help.split(';').next().unwrap_or_default();
-    format!("{}, line {}: {help}", words.join(" "), built.tree.line(&node.at))
+    format!("{}, line {}", words.join(" "), built.tree.line(&node.at))
 }
