@@ -98,6 +98,26 @@ fn a_new_project_is_served() {
 }
 
 #[test]
+fn failures_that_end_the_program_are_errors() {
+    let folder = Folder::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    let holder = format!("the port is held by {} (", std::process::id());
+    for (arguments, code, part) in [
+        (["--listen", taken.as_str()], 1, holder.as_str()),
+        (["--lisen", "127.0.0.1:0"], 2, "invalid option '--lisen'"),
+        (["--listen", "foo"], 2, "\"foo\""),
+    ] {
+        let mut command = Command::new(program("note-shop"));
+        command.args(arguments).env("DATABASE", ":memory:").current_dir(&folder.0);
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        assert!(text.contains(" error: ") && text.contains(part), "{text}");
+    }
+}
+
+#[test]
 fn a_wrong_name_or_an_existing_folder_is_refused() {
     let folder = Folder::new();
     std::fs::create_dir(folder.0.join("shop")).unwrap();

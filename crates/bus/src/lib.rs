@@ -11,6 +11,8 @@
 #![forbid(unsafe_code)]
 // The data path: data from a client, a file or a plan must not crash a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
+// A program without a carrier uses the types alone.
+#![cfg_attr(not(feature = "nats"), allow(dead_code))]
 
 #[cfg(feature = "nats")]
 mod backlog;

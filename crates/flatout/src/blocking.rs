@@ -38,12 +38,29 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// assert_eq!(client.get("/twice/21").send().text(), "42");
 /// # Ok::<(), flatout::Error>(())
 /// ```
-pub fn blocking<Arguments, F>(function: F) -> impl Endpoint
+pub fn blocking<Arguments, F>(function: F) -> BlockingEndpoint
 where
     F: Shape<Arguments, Plain> + Blocking<Arguments> + Clone,
     Arguments: Send + 'static,
 {
-    BlockingFunction { function, spare: SpareId::new(), arguments: PhantomData }
+    BlockingEndpoint(Box::new(BlockingFunction { function, spare: SpareId::new(), arguments: PhantomData }))
+}
+
+/// A blocking handler, made by [`blocking`]. It does not name the function, so the compiler reports a wrong one once.
+pub struct BlockingEndpoint(Box<dyn Endpoint>);
+
+impl Endpoint for BlockingEndpoint {
+    fn body_use(&self) -> BodyUse {
+        self.0.body_use()
+    }
+
+    fn check(&self, route: &RouteCheck<'_>) -> Result<(), String> {
+        self.0.check(route)
+    }
+
+    fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
+        self.0.call(context, response)
+    }
 }
 
 /// A sync function of up to eight arguments that may run on another thread.
@@ -62,9 +79,10 @@ where
 /// ```
 #[diagnostic::on_unimplemented(
     message = "this is not a blocking handler",
+    label = "`blocking` takes a sync function: leave out `async` or `blocking`",
     note = "a blocking handler is a sync function whose arguments are `Extract` and `Send`, and whose result is `Respond` and `Send`"
 )]
-pub trait Blocking<Arguments>: Send + Sync + 'static {
+pub trait Blocking<Arguments>: Shape<Arguments, Plain> + Send + Sync + 'static {
     /// What it returns.
     type Reply: Respond + Send + 'static;
 
@@ -164,7 +182,7 @@ macro_rules! blocking {
         impl<F, R, $($argument),*> Blocking<($($argument,)*)> for F
         where
             F: Fn($($argument),*) -> R + Send + Sync + 'static,
-            R: Respond + Send + 'static,
+            R: Respond + Unpin + Send + 'static,
             $($argument: Extract + Send + 'static,)*
         {
             type Reply = R;

@@ -1,6 +1,10 @@
 //! The reason why an application did not start, or why it ended.
 
 use std::fmt;
+use std::io::ErrorKind;
+
+use flatout_engine::Address;
+use flatout_owner::{Here, Listening, described};
 
 /// The result of running an application.
 ///
@@ -81,7 +85,8 @@ impl From<flatout_engine::Error> for Error {
     }
 }
 
-/// Prints the error, if any, and returns the exit status: 0, 1 for a failure at run time, 2 for wrong usage.
+/// Prints the error, if any, and returns the exit status: 0, 1 for a failure at run time, 2 for wrong usage. If another process
+/// holds the port, the message names it.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -92,8 +97,41 @@ pub fn exit(result: Result<()>) -> std::process::ExitCode {
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            flatout_engine::say(format_args!("{error}"));
+            let more = holder(&error).unwrap_or_default();
+            flatout_engine::report(flatout_engine::Severity::Error, format_args!("{error}{more}"));
             error.exit_code().into()
         }
     }
+}
+
+/// Processes that are named.
+const HOLDERS_MAX: usize = 3;
+
+/// Who listens on the port that could not be bound, and what to do.
+fn holder(error: &Error) -> Option<String> {
+    let Error::Server(flatout_engine::Error::Listen(_, Address::Tcp(address), source)) = error else {
+        return None;
+    };
+    if source.kind() != ErrorKind::AddrInUse {
+        return None;
+    }
+    let port = address.port();
+    let found = Listening::find(&Here, port).ok()?;
+    let own = std::process::id();
+    let others: Vec<u32> = found.pids.iter().copied().filter(|pid| *pid != own).take(HOLDERS_MAX).collect();
+    Some(match (others.as_slice(), found.pids.contains(&own)) {
+        ([], true) => "; this program listens there itself: two of its addresses are the same".to_owned(),
+        ([], false) => {
+            format!("; a process that only root can see holds the port: sudo ss -ltnp 'sport = :{port}'")
+        }
+        (pids, _) => {
+            let named: Vec<String> = pids.iter().map(|pid| described(&Here, *pid)).collect();
+            let ids: Vec<String> = pids.iter().map(u32::to_string).collect();
+            format!(
+                "; the port is held by {}: stop it (kill {}), or use another port",
+                named.join(", "),
+                ids.join(" ")
+            )
+        }
+    })
 }

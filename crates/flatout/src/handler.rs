@@ -88,15 +88,19 @@ pub(crate) fn planned(body_use: BodyUse, bytes_max: Option<u64>) -> BodyPlan {
     }
 }
 
-/// A function with the shape of a handler: up to eight arguments of any type, and a result that is [`Respond`]. With it
-/// the compiler infers the arguments, and can report which one is invalid and why.
+/// A function with the shape of a handler: up to eight arguments and a result, whatever their types are. With it the compiler
+/// infers arguments and kind even if they are wrong, so that it can report which type is invalid and why.
 ///
-/// Functions that take handlers name it together with [`Handler`]; see there.
+/// Results of sync functions must be `Unpin`, by which they are told from futures. A type of your own that is not, because a
+/// stream in it is not, may have `impl<S> Unpin for MyStream<S> {}`, or the stream in a `Pin<Box<_>>`.
+///
+/// [`Handler`] implies it. A function of your own that takes handlers may name it beside [`Handler`], as those of
+/// [`App`](crate::App) do: then its callers get the same messages.
 ///
 /// ```
 /// use flatout::{App, Handler, Shape};
 ///
-/// fn status_page<A, K>(app: App, handler: impl Shape<A, K> + Handler<A, K>) -> App {
+/// fn status_page<A, K, H: Shape<A, K> + Handler<A, K>>(app: App, handler: H) -> App {
 ///     app.get("/status", handler)
 /// }
 ///
@@ -104,8 +108,8 @@ pub(crate) fn planned(body_use: BodyUse, bytes_max: Option<u64>) -> BodyPlan {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "this is not a handler",
-    label = "its result is not a response, or it is not a function of at most eight arguments",
-    note = "a handler is a sync or async function whose result is `Respond`: text, bytes, `Json<T>`, `Html<T>`, `Status`, `(Status, T)`, `Option<T>`, `Result<T, E>`, …, or a type of your own"
+    label = "it is not a function of at most eight arguments",
+    note = "a handler is a sync or async function whose arguments are `Extract` and whose result is `Respond`"
 )]
 pub trait Shape<Arguments, Kind> {}
 
@@ -116,10 +120,10 @@ impl<E: Endpoint> Shape<(), Itself> for E {}
 /// implementation.
 ///
 /// ```
-/// use flatout::{App, Handler, Shape, test::Client};
+/// use flatout::{App, Handler, test::Client};
 ///
 /// /// The same page under two paths.
-/// fn home<A, K>(app: App, handler: impl Shape<A, K> + Handler<A, K> + Clone) -> App {
+/// fn home<A, K>(app: App, handler: impl Handler<A, K> + Clone) -> App {
 ///     app.get("/", handler.clone()).get("/index.html", handler)
 /// }
 ///
@@ -129,9 +133,10 @@ impl<E: Endpoint> Shape<(), Itself> for E {}
 /// ```
 #[diagnostic::on_unimplemented(
     message = "this is not a handler",
+    label = "it is not a function of at most eight arguments",
     note = "a handler is a sync or async function whose arguments are `Extract` and whose result is `Respond`"
 )]
-pub trait Handler<Arguments, Kind>: Send + Sync + 'static {
+pub trait Handler<Arguments, Kind>: Shape<Arguments, Kind> + Send + Sync + 'static {
     /// The function with its types erased.
     fn into_endpoint(self) -> Arc<dyn Endpoint>;
 }
@@ -160,21 +165,20 @@ macro_rules! handlers {
         impl<F, R, $($argument),*> Shape<($($argument,)*), Plain> for F
         where
             F: Fn($($argument),*) -> R,
-            R: Respond,
+            R: Unpin,
         {
         }
 
         impl<F, R, $($argument),*> Shape<($($argument,)*), Async> for F
         where
             F: AsyncFn($($argument),*) -> R,
-            R: Respond,
         {
         }
 
         impl<F, R, $($argument),*> Handler<($($argument,)*), Plain> for F
         where
             F: Fn($($argument),*) -> R + Send + Sync + 'static,
-            R: Respond,
+            R: Respond + Unpin,
             $($argument: Extract + 'static,)*
         {
             fn into_endpoint(self) -> Arc<dyn Endpoint> {

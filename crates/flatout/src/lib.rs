@@ -60,7 +60,7 @@ pub mod test;
 mod websocket;
 
 // Compiles the programs in the README and in `docs/` as doctests. A package does not contain these pages.
-#[cfg(all(doctest, feature = "compression"))]
+#[cfg(all(doctest, feature = "compression", feature = "openapi"))]
 mod pages {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
@@ -77,7 +77,7 @@ mod pages {
 #[cfg(feature = "admin")]
 pub use admin::Admin;
 pub use app::App;
-pub use blocking::{Blocking, blocking};
+pub use blocking::{Blocking, BlockingEndpoint, blocking};
 pub use bytes::Bytes;
 pub use chain::Answered;
 pub use context::Context;

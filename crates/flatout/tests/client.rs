@@ -73,7 +73,7 @@ fn events_are_read_one_by_one_from_streams_without_end() {
             let first = last.and_then(|id| id.parse().ok()).unwrap_or(0) + 1;
             Sse::new(futures_util::stream::unfold(first, async |n: u32| {
                 tokio::task::yield_now().await;
-                Some((Event::data(&format!("tick\n{n}")).id(&n.to_string()), n + 1))
+                Some((Event::data(format!("tick\n{n}")).id(n.to_string()), n + 1))
             }))
         })
     }

@@ -91,7 +91,7 @@ fn events_have_their_fields_and_nothing_of_their_data_becomes_one() {
 fn clients_resume_by_the_last_id_they_have_seen() {
     let numbers = |LastEventId(last): LastEventId| {
         let first = last.and_then(|last| last.parse().ok()).unwrap_or(0) + 1;
-        Sse::new(iter((first..4).map(|at: u32| Event::data("x").id(&at.to_string()))))
+        Sse::new(iter((first..4).map(|at: u32| Event::data("x").id(at.to_string()))))
     };
     let client = Client::new(App::new().get("/", numbers)).unwrap();
     assert_eq!(client.get("/").send().text().matches("data").count(), 3);

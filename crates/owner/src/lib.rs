@@ -18,6 +18,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod described;
 mod proc;
 mod stat;
 mod table;
@@ -25,6 +26,7 @@ mod table;
 use std::collections::BTreeSet;
 use std::io;
 
+pub use described::described;
 pub use proc::{Here, Proc};
 pub use stat::{Stat, TICKS_PER_S};
 pub use table::Socket;

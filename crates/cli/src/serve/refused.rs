@@ -3,16 +3,13 @@
 use std::io::ErrorKind;
 
 use flatout_engine::Address;
-use flatout_owner::{Here, Listening};
+use flatout_owner::{Here, Listening, described};
 
 /// Processes that are named.
 const NAMED_MAX: usize = 3;
 
 /// Ports below this one need a right, unless the system says otherwise (ip(7)).
 const PORT_UNPRIVILEGED: u16 = 1024;
-
-/// Bytes of a command line that are shown.
-const COMMAND_CHARS_MAX: usize = 60;
 
 /// A message with what the operator of this machine can do.
 pub(crate) fn explained(message: &str, address: &Address, kind: ErrorKind) -> String {
@@ -52,7 +49,7 @@ fn in_use(port: u16) -> String {
             "a process that only root can see holds port {port}: sudo ss -ltnp 'sport = :{port}'; or {other}"
         );
     }
-    let named: Vec<String> = pids.iter().take(NAMED_MAX).map(|pid| named(*pid)).collect();
+    let named: Vec<String> = pids.iter().take(NAMED_MAX).map(|pid| described(&Here, *pid)).collect();
     let more =
         if pids.len() > NAMED_MAX { format!(" and {} more", pids.len() - NAMED_MAX) } else { String::new() };
     let (noun, verb) = if pids.len() == 1 { ("process", "holds") } else { ("processes", "hold") };
@@ -62,20 +59,6 @@ fn in_use(port: u16) -> String {
         named.join(", "),
         ids.join(" ")
     )
-}
-
-/// A process with the start of its command line, as in `4711 (nginx: master process)`.
-fn named(pid: u32) -> String {
-    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words: Vec<_> =
-        bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty()).map(String::from_utf8_lossy).collect();
-    let line: String = words.join(" ").chars().filter(|char| !char.is_control()).collect();
-    let short: String = line.chars().take(COMMAND_CHARS_MAX).collect();
-    match short.is_empty() {
-        true => pid.to_string(),
-        false if short.len() < line.len() => format!("{pid} ({short}…)"),
-        false => format!("{pid} ({short})"),
-    }
 }
 
 fn program() -> String {

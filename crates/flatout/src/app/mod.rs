@@ -3,6 +3,10 @@
 //!
 //! Methods whose arguments implement a trait of ours are here, beside the type, so that compiler messages name
 //! `App::with`.
+#![allow(
+    clippy::implied_bounds_in_impls,
+    reason = "`Handler` implies `Shape`, but only a bound of its own lets the compiler infer from it"
+)]
 
 mod start;
 mod surroundings;
@@ -95,7 +99,7 @@ macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $method:ident;)*) => {$(
         $(#[$doc])*
         pub fn $name<A, K>(self, pattern: &str, handler: impl Shape<A, K> + Handler<A, K>) -> App {
-            self.route(Some(Method::$method), pattern, handler.into_endpoint())
+            self.place(Some(Method::$method), pattern, handler.into_endpoint())
         }
     )*};
 }
@@ -132,7 +136,7 @@ impl App {
     /// # Ok::<(), flatout::Error>(())
     /// ```
     pub fn any<A, K>(self, pattern: &str, handler: impl Shape<A, K> + Handler<A, K>) -> App {
-        self.route(None, pattern, handler.into_endpoint())
+        self.place(None, pattern, handler.into_endpoint())
     }
 
     /// Handles requests that match no route, instead of 404.
@@ -228,9 +232,9 @@ impl App {
     {
         let prefix = prefix.trim_end_matches('/').to_owned();
         let endpoint: Arc<dyn Endpoint> = Arc::new(Mounted::new(service));
-        let app = if prefix.is_empty() { self } else { self.route(None, &prefix, endpoint.clone()) };
-        let app = app.route(None, &format!("{prefix}/"), endpoint.clone());
-        app.route(None, &format!("{prefix}/{{*rest}}"), endpoint)
+        let app = if prefix.is_empty() { self } else { self.place(None, &prefix, endpoint.clone()) };
+        let app = app.place(None, &format!("{prefix}/"), endpoint.clone());
+        app.place(None, &format!("{prefix}/{{*rest}}"), endpoint)
     }
 
     /// Responds to GET with a WebSocket. `handler` is called with each message, on its worker's thread: if it blocks,
@@ -267,7 +271,7 @@ impl App {
         handler: impl Fn(&crate::Socket, crate::Message<'_>) + Send + Sync + 'static,
     ) -> App {
         let endpoint = Arc::new(crate::websocket::WebSocketEndpoint::new(plan, handler));
-        self.route(Some(Method::Get), pattern, endpoint)
+        self.place(Some(Method::Get), pattern, endpoint)
     }
 
     /// Serves the channels of a publisher: `GET` subscribes by Server-Sent Events, WebSocket or long poll
@@ -285,7 +289,7 @@ impl App {
     /// ```
     #[cfg(feature = "push")]
     pub fn push(self, pattern: &str, publisher: &crate::push::Publisher) -> App {
-        self.route(None, pattern, Arc::new(crate::push::PushEndpoint::new(publisher)))
+        self.place(None, pattern, Arc::new(crate::push::PushEndpoint::new(publisher)))
     }
 
     /// Serves the files of a folder at and below a prefix, where no route matches, as `flatout serve` does. It replaces a
@@ -455,10 +459,10 @@ impl App {
     /// Routes GET to this endpoint.
     #[cfg(feature = "openapi")]
     pub(crate) fn route_endpoint(self, pattern: &str, endpoint: Arc<dyn Endpoint>) -> App {
-        self.route(Some(Method::Get), pattern, endpoint)
+        self.place(Some(Method::Get), pattern, endpoint)
     }
 
-    fn route(mut self, method: Option<Method>, pattern: &str, endpoint: Arc<dyn Endpoint>) -> App {
+    fn place(mut self, method: Option<Method>, pattern: &str, endpoint: Arc<dyn Endpoint>) -> App {
         self.routes.push(Route { method, pattern: pattern.to_owned(), endpoint, scopes: Vec::new() });
         self
     }

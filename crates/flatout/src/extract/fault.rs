@@ -2,8 +2,28 @@
 
 use serde::de::DeserializeOwned;
 
+/// What stands between the value and what is expected instead.
+const EXPECTED: &str = ", expected ";
+
+/// How serde begins to say that it expects a type of the program, and what a client expects instead.
+const TYPES: [(&str, &str); 10] = [
+    ("struct variant ", "an object"),
+    ("tuple variant ", "an array"),
+    ("newtype variant ", "a value"),
+    ("unit variant ", "null"),
+    ("tuple struct ", "an array"),
+    ("unit struct ", "null"),
+    ("struct ", "an object"),
+    ("enum ", "a string or an object with one field"),
+    ("internally tagged enum ", "an object"),
+    ("adjacently tagged enum ", "an object"),
+];
+
+/// The rest of this message is the name of a type.
+const UNTAGGED: &str = "data did not match any variant of untagged enum ";
+
 /// The message without the value itself, which may be a password and would appear in the logs of everybody who reads
-/// the response. Messages of an author's own `Deserialize` are unchanged.
+/// the response, and without names of the program's types. Messages of an author's own `Deserialize` are unchanged.
 ///
 /// `invalid type: string "hunter2", expected u64 at line 1 column 20` becomes
 /// `invalid type: string, expected u64 at line 1 column 20`.
@@ -12,11 +32,26 @@ pub(super) fn without_value(error: &impl std::fmt::Display) -> String {
     let stripped = ["invalid type:", "invalid value:", "unknown variant"].iter().find_map(|prefix| {
         let rest = message.strip_prefix(prefix)?;
         // What is expected is the program's own text: the value ends before the last of these.
-        let end = rest.rfind(", expected ").or_else(|| rest.rfind(", there are no "))?;
+        let end = rest.rfind(EXPECTED).or_else(|| rest.rfind(", there are no "))?;
         let kind = rest[..end].split(['"', '`']).next().unwrap_or_default().trim_end();
         Some(format!("{prefix}{kind}{}", &rest[end..]))
     });
-    stripped.unwrap_or(message)
+    without_types(&stripped.unwrap_or(message))
+}
+
+/// The message without names of the program's types, which mean nothing to a client: `expected struct NewNote with 1 element`
+/// becomes `expected an object`.
+fn without_types(message: &str) -> String {
+    // The place, as serde_json adds it.
+    let (text, place) = message.split_at(message.rfind(" at line ").unwrap_or(message.len()));
+    if text.starts_with(UNTAGGED) {
+        return format!("the value has none of the possible forms{place}");
+    }
+    let Some((before, expected)) = text.rsplit_once(EXPECTED) else { return message.to_owned() };
+    match TYPES.iter().find(|(prefix, _)| expected.starts_with(prefix)) {
+        Some((_, shape)) => format!("{before}{EXPECTED}{shape}{place}"),
+        None => message.to_owned(),
+    }
 }
 
 /// Reads the fields of a query or form.
@@ -53,6 +88,58 @@ mod tests {
     enum Kind {
         One,
         Other,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(untagged)]
+    #[allow(dead_code, reason = "only refused")]
+    enum Untagged {
+        Number(u8),
+        Text(String),
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(tag = "kind")]
+    #[allow(dead_code, reason = "only refused")]
+    enum Tagged {
+        Circle { radius: u8 },
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code, reason = "only refused")]
+    enum Outer {
+        Tuple(u8, u8),
+        Struct { number: u8 },
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code, reason = "only refused")]
+    struct Pair(u8, u8);
+
+    fn refused<T: serde::de::DeserializeOwned + std::fmt::Debug>(sent: &str) -> String {
+        without_value(&serde_json::from_str::<T>(sent).unwrap_err())
+    }
+
+    #[test]
+    fn types_are_not_named() {
+        for (message, said) in [
+            (refused::<Value>("[]"), "invalid length 0, expected an object"),
+            (refused::<Value>("7"), "invalid type: integer, expected an object"),
+            (refused::<Vec<Value>>("[7]"), "invalid type: integer, expected an object"),
+            (refused::<Pair>("[1]"), "invalid length 1, expected an array"),
+            (refused::<Pair>("{}"), "invalid type: map, expected an array"),
+            (refused::<Outer>(r#"{"Tuple":[1]}"#), "invalid length 1, expected an array"),
+            (refused::<Outer>(r#"{"Struct":7}"#), "invalid type: integer, expected an object"),
+            (refused::<Untagged>("[]"), "the value has none of the possible forms"),
+            (refused::<Tagged>("7"), "invalid type: integer, expected an object"),
+            (refused::<Tagged>(r#"{"kind":"Circle","radius":"x"}"#), "invalid type: string, expected u8"),
+        ] {
+            let message = message.split(" at line ").next().unwrap();
+            assert_eq!(message, said);
+        }
+        // A field's name that looks like a type's.
+        let form = serde_html_form::from_str::<Value>("a=, expected struct ").unwrap_err();
+        assert!(!without_value(&form).contains("Value"), "{form}");
     }
 
     #[test]

@@ -42,7 +42,8 @@ pub use stream::Streaming;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a response",
     label = "`Respond` is not implemented for it",
-    note = "handlers return text, bytes, `Json<T>`, `Html<T>`, `Status`, `(Status, T)`, `Option<T>`, `Result<T, E>`, …, or your own type that implements `Respond`"
+    note = "handlers return text, bytes, `Json<T>`, `Html<T>`, `Status`, `(Status, T)`, `Option<T>`, `Result<T, E>`, …, or your own type that implements `Respond`",
+    note = "for errors, return `Result<T, Problem>` and implement `From<YourError> for Problem`, so that `?` converts them; `Problem::new(Status)` makes one"
 )]
 pub trait Respond {
     /// Writes status, fields and body.

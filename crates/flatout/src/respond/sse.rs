@@ -39,6 +39,9 @@ pub struct Sse<S> {
     end: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
+/// The stream is boxed before it is polled.
+impl<S> Unpin for Sse<S> {}
+
 /// One event.
 ///
 /// ```
@@ -64,7 +67,7 @@ pub struct Event(String);
 ///
 /// let ticks = |LastEventId(last): LastEventId| {
 ///     let first = last.and_then(|id| id.parse().ok()).map_or(1, |last: u32| last + 1);
-///     let event = |n: u32| Event::data("tick").id(&n.to_string());
+///     let event = |n: u32| Event::data("tick").id(n.to_string());
 ///     Sse::new(futures_util::stream::iter((first..first + 10).map(event)))
 /// };
 /// let client = Client::new(App::new().get("/ticks", ticks))?;
@@ -77,8 +80,8 @@ pub struct LastEventId(pub Option<String>);
 
 impl Event {
     /// An event with this data, which may contain several lines.
-    pub fn data(text: &str) -> Event {
-        Event::default().lines("data", text)
+    pub fn data(text: impl AsRef<str>) -> Event {
+        Event::default().lines("data", text.as_ref())
     }
 
     /// An event whose data is JSON.
@@ -86,22 +89,23 @@ impl Event {
     /// # Errors
     /// The value cannot be serialized as JSON.
     pub fn json(value: &impl serde::Serialize) -> serde_json::Result<Event> {
-        Ok(Event::data(&serde_json::to_string(value)?))
+        Ok(Event::data(serde_json::to_string(value)?))
     }
 
     /// A comment, which clients ignore.
-    pub fn comment(text: &str) -> Event {
-        Event::default().lines("", text)
+    pub fn comment(text: impl AsRef<str>) -> Event {
+        Event::default().lines("", text.as_ref())
     }
 
     /// Its type; the default is `message`. Only the first line is used.
-    pub fn event(self, name: &str) -> Event {
-        self.first_line("event", name)
+    pub fn event(self, name: impl AsRef<str>) -> Event {
+        self.first_line("event", name.as_ref())
     }
 
     /// Its id, with which a client can resume. Only the first line is used; an id with a NUL is left out, because clients
     /// ignore it.
-    pub fn id(self, id: &str) -> Event {
+    pub fn id(self, id: impl AsRef<str>) -> Event {
+        let id = id.as_ref();
         if id.contains('\0') { self } else { self.first_line("id", id) }
     }
 

@@ -25,6 +25,9 @@ use super::Respond;
 #[derive(Debug, Clone)]
 pub struct Streaming<S>(pub S);
 
+/// The stream is boxed before it is polled.
+impl<S> Unpin for Streaming<S> {}
+
 pin_project! {
     struct Pieces<S> {
         #[pin]

@@ -273,7 +273,7 @@ impl<'c> Call<'c> {
     /// ```
     /// use flatout::{App, Event, Sse, test::Client};
     ///
-    /// let ticks = || Sse::new(futures_util::stream::iter((1..).map(|n: u32| Event::data(&n.to_string()).id(&n.to_string()))));
+    /// let ticks = || Sse::new(futures_util::stream::iter((1..).map(|n: u32| Event::data(n.to_string()).id(n.to_string()))));
     /// let events = Client::new(App::new().get("/ticks", ticks))?.get("/ticks").events(2);
     /// assert_eq!(events.iter().map(|event| event.data.as_str()).collect::<Vec<_>>(), ["1", "2"]);
     /// assert_eq!(events[1].id.as_deref(), Some("2"));
