@@ -9,8 +9,8 @@ root=$PWD
 limit_s=120
 # A run that began before the limit is finished after it, and one that hangs is waited for.
 extra_s=60
-profile=demo
-built=demo
+profile=simulation
+built=simulation
 usage() {
     echo "sim/defects.sh: $1; usage: sim/defects.sh [--seconds N] [--debug] [NAME …]" >&2
     exit 2
@@ -63,7 +63,7 @@ plant() {
 }
 
 build() {
-    (cd "$copy" && CARGO_PROFILE_DEMO_DEBUG_ASSERTIONS=true cargo build --quiet --profile "$profile" --package sim --target-dir "$root/target/sim")
+    (cd "$copy" && cargo build --quiet --profile "$profile" --package sim --target-dir "$root/target/sim")
 }
 
 refresh
@@ -84,21 +84,19 @@ for name in "$@"; do
     fi
     status=0
     timeout $((limit_s + extra_s)) "target/sim/$built/sim" --seconds "$limit_s" --no-reduce >"$log" 2>&1 || status=$?
-    # 1: a rule was broken, or the server panicked; 134: it panicked while it dropped what the first panic had left.
-    case $status in
-        0)
-            echo "$name: not found in $limit_s s: $(tail -n 1 "$log")"
-            missed="$missed $name"
-            ;;
-        1 | 134)
-            echo "$name: $(grep -a '^failed after' "$log" || :): $(grep -a '^seed\|panicked at' "$log" | tail -n 1 | cut -c 1-220)"
-            found=$((found + 1))
-            ;;
-        *)
-            echo "$name: the simulator ended with status $status, which shows nothing: $(tail -n 1 "$log" | cut -c 1-200)"
-            unusable="$unusable $name"
-            ;;
-    esac
+    # What the simulator itself says of a run: the rule that was broken, or the panic. The latter is all that there is if what a panic has
+    # left panics too when it is dropped, which ends the process.
+    report=$(grep -a '^seed [0-9]*, [0-9]* events: \|panicked at ' "$log" | tail -n 1 | cut -c 1-220) || report=
+    if [ "$status" = 0 ]; then
+        echo "$name: not found in $limit_s s: $(tail -n 1 "$log")"
+        missed="$missed $name"
+    elif [ -n "$report" ]; then
+        echo "$name: $(grep -a '^failed after' "$log" || :): $report"
+        found=$((found + 1))
+    else
+        echo "$name: the simulator ended with status $status and no report: $(tail -n 1 "$log" | cut -c 1-200)"
+        unusable="$unusable $name"
+    fi
     plant --reverse
 done
 echo "$found of $# found in at most $limit_s s each"

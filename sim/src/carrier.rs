@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::socket::{Received, Sent, Socket, draw_piece, draw_room};
+use crate::socket::{Received, Sent, Socket};
 use crate::trace::Event;
 
 /// The socket, and what is drawn for it.
@@ -20,6 +20,8 @@ pub(crate) struct Wire {
     pub(crate) moves_left: u8,
     pub(crate) is_silent: bool,
     pub(crate) is_deaf: bool,
+    /// The other side sends nothing more.
+    has_ended: bool,
     pub(crate) events: Vec<Event>,
     /// Bytes that were received before.
     pub(crate) first: Vec<u8>,
@@ -33,6 +35,7 @@ impl Wire {
             moves_left: 0,
             is_silent: false,
             is_deaf: false,
+            has_ended: false,
             events: Vec::new(),
             first,
         };
@@ -46,6 +49,7 @@ pub(crate) struct Carrier(pub(crate) Rc<RefCell<Wire>>);
 impl AsyncRead for Carrier {
     fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut wire = self.0.borrow_mut();
+        let wire = &mut *wire;
         if wire.moves_left == 0 || wire.is_deaf {
             return Poll::Pending;
         }
@@ -55,9 +59,10 @@ impl AsyncRead for Carrier {
             wire.first.drain(..count);
             return Poll::Ready(Ok(()));
         }
-        let most = draw_room(&mut wire.random).min(into.remaining());
+        let most = wire.socket.draw_room(&mut wire.random).min(into.remaining());
         let mut bytes = Vec::new();
         let received = wire.socket.receive(&mut bytes, most);
+        wire.has_ended |= matches!(received, Received::End | Received::Reset);
         let event = match received {
             Received::Nothing => return Poll::Pending,
             Received::Bytes(count) => Event::Received(count),
@@ -83,12 +88,18 @@ impl AsyncRead for Carrier {
 impl AsyncWrite for Carrier {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut wire = self.0.borrow_mut();
+        let wire = &mut *wire;
         if wire.moves_left == 0 || wire.is_silent {
             return Poll::Pending;
         }
-        let count = draw_piece(&mut wire.random, bytes.len());
+        let count = wire.socket.draw_piece(&mut wire.random, bytes.len());
         match wire.socket.send(&bytes[..count]) {
             Sent::Full => Poll::Pending,
+            // `h2` would not read any more, and responses that have come before the end would be lost.
+            Sent::Broken if !wire.has_ended => {
+                wire.moves_left -= 1;
+                Poll::Ready(Ok(bytes.len()))
+            }
             Sent::Broken => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             // Something else was sent: the handshake, or what was encrypted before.
             Sent::Bytes(0) => {

@@ -146,36 +146,37 @@ impl Decoder {
                 self.body.extend(input.drain(..missing.min(input.len())));
                 self.is_complete = self.body.len() == length;
             }
-            Framing::Chunked => loop {
-                match httparse::parse_chunk_size(input).map_err(|_| "a malformed chunk".to_owned())? {
-                    httparse::Status::Partial => return Ok(()),
-                    httparse::Status::Complete((start, 0)) => {
-                        // No trailers are sent in a simulation.
-                        if input.len() < start + 2 {
-                            return Ok(());
-                        }
-                        if &input[start..start + 2] != b"\r\n" {
-                            return Err("trailers that nobody sent".to_owned());
-                        }
-                        input.drain(..start + 2);
-                        self.is_complete = true;
-                        return Ok(());
-                    }
-                    httparse::Status::Complete((start, size)) => {
-                        let end = start + size as usize;
-                        if input.len() < end + 2 {
-                            return Ok(());
-                        }
-                        self.body.extend_from_slice(&input[start..end]);
-                        if &input[end..end + 2] != b"\r\n" {
-                            return Err("a chunk without its end".to_owned());
-                        }
-                        input.drain(..end + 2);
-                    }
-                }
-            },
+            Framing::Chunked => {
+                let mut taken = 0;
+                let result = self.take_chunks(input, &mut taken);
+                input.drain(..taken);
+                result?;
+            }
         }
         Ok(())
+    }
+
+    /// Takes whole chunks; `taken` grows by their bytes.
+    fn take_chunks(&mut self, input: &[u8], taken: &mut usize) -> Result<(), String> {
+        loop {
+            let rest = &input[*taken..];
+            let size = httparse::parse_chunk_size(rest).map_err(|_| "a malformed chunk".to_owned())?;
+            let httparse::Status::Complete((start, size)) = size else { return Ok(()) };
+            let end = start + size as usize;
+            let Some(line_end) = rest.get(end..end + 2) else { return Ok(()) };
+            match (line_end == b"\r\n", size) {
+                (true, _) => {}
+                // No trailers are sent in a simulation.
+                (false, 0) => return Err("trailers that nobody sent".to_owned()),
+                (false, _) => return Err("a chunk without its end".to_owned()),
+            }
+            self.body.extend_from_slice(&rest[start..end]);
+            *taken += end + 2;
+            if size == 0 {
+                self.is_complete = true;
+                return Ok(());
+            }
+        }
     }
 
     /// The connection has ended.

@@ -13,6 +13,7 @@ use flatout_site::plan::{
 };
 use flatout_tls::ServerPlan;
 
+use crate::model::cache::RESOURCES;
 use crate::model::push::CHANNELS_PATH;
 use crate::{secure, subscriber};
 
@@ -95,6 +96,8 @@ pub(crate) struct Scene {
     pub(crate) requests_per_connection_max: Option<u32>,
     /// Most requests are for a few resources whose responses may be stored.
     pub(crate) shares_resources: bool,
+    /// And most of those for one of them.
+    pub(crate) popular: Option<u8>,
     /// How often one of them is purged.
     pub(crate) purges: u32,
     /// Messages that are published.
@@ -141,6 +144,7 @@ impl Scene {
             rate_min: if !is_calm && random.u8(..4) == 0 { 240 } else { 0 },
             requests_per_connection_max: (random.u8(..6) == 0).then(|| random.u32(1..=3)),
             shares_resources: random.bool() || is_calm,
+            popular: random.bool().then(|| random.u8(..RESOURCES)),
             channels: (random.u8(..4) == 0).then(|| Channels {
                 subscribers: random.usize(1..=4),
                 messages: random.u32(1..=100),
@@ -153,6 +157,14 @@ impl Scene {
 }
 
 impl Scene {
+    /// Whether the end of a response may come from its upstream when its client has all of it, so that the server reads the next request
+    /// later than when that is sent.
+    pub(crate) fn has_separate_ends(&self) -> bool {
+        self.configurations
+            .iter()
+            .any(|configuration| configuration.is_fastcgi || configuration.streams_max.is_some())
+    }
+
     /// Whether a body of this length may be over the limit.
     pub(crate) fn is_too_large(&self, length: usize) -> bool {
         self.configurations.iter().any(|configuration| length as u64 > configuration.body_max)

@@ -117,10 +117,11 @@ impl Tls {
         self.session.is_handshaking()
     }
 
-    /// The next piece to be sent.
-    pub(crate) fn piece(&mut self) -> &[u8] {
+    /// The next piece to be sent, or all.
+    pub(crate) fn piece(&mut self, is_all: bool) -> &[u8] {
         self.take_output();
-        let length = draw_piece(&mut self.random, self.output.len());
+        let length = self.output.len();
+        let length = if is_all { length } else { draw_piece(&mut self.random, length) };
         &self.output[..length]
     }
 

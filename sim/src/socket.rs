@@ -1,11 +1,16 @@
 //! A non-blocking Unix socket, and how many bytes a peer sends or receives at once.
+//!
+//! Most looks find nothing to receive, and a system call for each would cost more than all else. So one epoll set of the thread knows
+//! all sockets of peers; it is asked once after each turn of the server, which is the only one that they are connected to.
 
 use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use crate::secure::{Decrypted, Tls};
 
@@ -36,33 +41,143 @@ pub(crate) enum Sent {
     Broken,
 }
 
+/// Events that are taken from the set at once.
+const EVENTS_MAX: usize = 64;
+
+/// After so many pieces a connection sends and receives as much as it can at once: what pieces can bring to light, they have, and long
+/// bodies cost a run no time.
+const PIECES_MAX: u32 = 100;
+
 thread_local! {
     /// How often the server has done something.
     static TURNS: Cell<u64> = const { Cell::new(1) };
 
     /// Most looks find nothing: no memory is made ready for each.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; ROOM_MAX]);
+
+    static READINESS: RefCell<Readiness> = RefCell::new(Readiness::new());
 }
 
-/// The next connection, if there is one. Nearly always there is none, and then `accept` costs four times as much as this look.
-pub(crate) fn accept(listener: &UnixListener) -> Option<(UnixStream, SocketAddr)> {
-    let mut looked = [PollFd::new(listener, PollFlags::IN)];
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let count = poll(&mut looked, Some(&at_once)).unwrap_or(1);
-    if count == 0 { None } else { listener.accept().ok() }
+/// Which sockets of this thread may have something to receive, or to accept.
+struct Readiness {
+    set: OwnedFd,
+    /// By number.
+    is_ready: Vec<bool>,
+    free: Vec<usize>,
+    /// The server has done something since the set was asked.
+    is_due: bool,
+    events: Vec<Event>,
+}
+
+impl Readiness {
+    fn new() -> Readiness {
+        let set = epoll::create(CreateFlags::CLOEXEC).expect("a descriptor");
+        let events = Vec::with_capacity(EVENTS_MAX);
+        Readiness { set, is_ready: Vec::new(), free: Vec::new(), is_due: true, events }
+    }
+
+    fn watch(&mut self, socket: impl AsFd) -> usize {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.is_ready.push(true);
+            self.is_ready.len() - 1
+        });
+        self.is_ready[number] = true;
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(&self.set, socket, EventData::new_u64(number as u64), flags).expect("room in the set");
+        number
+    }
+
+    fn is_ready(&mut self, number: usize) -> bool {
+        if std::mem::take(&mut self.is_due) {
+            self.ask();
+        }
+        self.is_ready[number]
+    }
+
+    fn ask(&mut self) {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        loop {
+            self.events.clear();
+            let room = rustix::buffer::spare_capacity(&mut self.events);
+            let count = epoll::wait(&self.set, room, Some(&at_once)).expect("a set that can be asked");
+            for event in &self.events {
+                self.is_ready[event.data.u64() as usize] = true;
+            }
+            if count < EVENTS_MAX {
+                return;
+            }
+        }
+    }
+}
+
+/// A socket's number in the set. Its descriptor leaves the set when it is closed.
+struct Watched(usize);
+
+impl Watched {
+    fn new(socket: impl AsFd) -> Watched {
+        Watched(READINESS.with_borrow_mut(|readiness| readiness.watch(socket)))
+    }
+
+    fn is_ready(&self) -> bool {
+        READINESS.with_borrow_mut(|readiness| readiness.is_ready(self.0))
+    }
+
+    /// There is nothing more until the set says otherwise.
+    fn has_nothing(&self) {
+        READINESS.with_borrow_mut(|readiness| readiness.is_ready[self.0] = false);
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // At the end of a thread the set may be gone before its sockets.
+        let _ = READINESS.try_with(|readiness| readiness.borrow_mut().free.push(self.0));
+    }
+}
+
+/// Where an upstream listens.
+pub(crate) struct Listener {
+    listener: UnixListener,
+    watched: Watched,
+}
+
+impl Listener {
+    /// # Panics
+    /// The system refuses what a simulation needs.
+    pub(crate) fn new(listener: UnixListener) -> Listener {
+        listener.set_nonblocking(true).expect("a listener that does not block");
+        Listener { watched: Watched::new(&listener), listener }
+    }
+
+    /// The next connection, if there is one.
+    pub(crate) fn accept(&self) -> Option<Socket> {
+        if !self.watched.is_ready() {
+            return None;
+        }
+        match self.listener.accept() {
+            Ok((stream, _)) => Some(Socket::new(stream)),
+            Err(_) => {
+                self.watched.has_nothing();
+                None
+            }
+        }
+    }
 }
 
 /// The server has done something: who has found nothing to receive, or no room, looks again.
 pub(crate) fn server_did() {
     TURNS.set(TURNS.get() + 1);
+    READINESS.with_borrow_mut(|readiness| readiness.is_due = true);
 }
 
 pub(crate) struct Socket {
     stream: UnixStream,
+    watched: Watched,
     tls: Option<Box<Tls>>,
-    /// The turn of the server since which there is nothing to receive, and that since which there is no room.
-    is_empty_since: u64,
+    /// The turn of the server since which there is no room.
     is_full_since: u64,
+    /// Pieces that were drawn.
+    pieces: u32,
 }
 
 impl Socket {
@@ -70,7 +185,7 @@ impl Socket {
     /// The system refuses what a simulation needs.
     pub(crate) fn new(stream: UnixStream) -> Socket {
         stream.set_nonblocking(true).expect("a socket that does not block");
-        Socket { stream, tls: None, is_empty_since: 0, is_full_since: 0 }
+        Socket { watched: Watched::new(&stream), stream, tls: None, is_full_since: 0, pieces: 0 }
     }
 
     /// With TLS.
@@ -147,7 +262,7 @@ impl Socket {
 
     /// Sends a piece of what is encrypted.
     fn flush(&mut self, tls: &mut Tls) -> Sent {
-        let piece = tls.piece();
+        let piece = tls.piece(self.is_long());
         if piece.is_empty() {
             return Sent::Full;
         }
@@ -159,7 +274,7 @@ impl Socket {
     }
 
     fn receive_plain(&mut self, into: &mut Vec<u8>, bytes_max: usize) -> Received {
-        if self.is_empty_since == TURNS.get() {
+        if !self.watched.is_ready() {
             return Received::Nothing;
         }
         let result = BUFFER.with_borrow_mut(|buffer| {
@@ -169,9 +284,12 @@ impl Socket {
         });
         match result {
             Ok(0) => Received::End,
-            Ok(bytes) => Received::Bytes(bytes),
+            Ok(bytes) => {
+                self.pieces += 1;
+                Received::Bytes(bytes)
+            }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.is_empty_since = TURNS.get();
+                self.watched.has_nothing();
                 Received::Nothing
             }
             Err(_) => Received::Reset,
@@ -192,12 +310,20 @@ impl Socket {
         }
     }
 
-    /// The same connection, for another owner.
-    ///
-    /// # Panics
-    /// The system has no descriptor left.
-    pub(crate) fn take(&self) -> Socket {
-        Socket::new(self.stream.try_clone().expect("a descriptor"))
+    /// Draws how many of so many bytes are sent at once.
+    pub(crate) fn draw_piece(&mut self, random: &mut fastrand::Rng, bytes: usize) -> usize {
+        self.pieces += 1;
+        if self.is_long() { bytes } else { draw_piece(random, bytes) }
+    }
+
+    /// Draws how many bytes are received at most.
+    pub(crate) fn draw_room(&mut self, random: &mut fastrand::Rng) -> usize {
+        if self.is_long() || random.u8(..4) > 0 { ROOM_MAX } else { random.usize(1..=500) }
+    }
+
+    /// Whether so much has come in pieces that the rest goes at once.
+    pub(crate) fn is_long(&self) -> bool {
+        self.pieces > PIECES_MAX
     }
 
     /// Sends nothing more.
@@ -229,9 +355,4 @@ pub(crate) fn draw_piece(random: &mut fastrand::Rng, bytes: usize) -> usize {
         _ => bytes,
     };
     most.min(bytes)
-}
-
-/// Draws how many bytes are received at most.
-pub(crate) fn draw_room(random: &mut fastrand::Rng) -> usize {
-    if random.u8(..4) == 0 { random.usize(1..=500) } else { ROOM_MAX }
 }

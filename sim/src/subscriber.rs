@@ -8,7 +8,7 @@ use crate::client::connect;
 use crate::message::{Decoder, Framing, Head, Start};
 use crate::model::push::{CHANNELS, CHANNELS_PATH, Position, channel_name, take_events};
 use crate::scene::{Channels, TIME_MAX};
-use crate::socket::{Received, Sent, Socket, draw_piece, draw_room};
+use crate::socket::{Received, Sent, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
@@ -24,11 +24,14 @@ const PAUSE_NS_MAX: u64 = 10_000_000_000;
 /// How long a message may be on its way to a subscriber that reads.
 const ARRIVAL_NS_MAX: u64 = 10_000_000_000;
 
+/// The channels of all routes are the same.
+pub(crate) const GROUP: &str = "channels";
+
 /// What a route with channels is served by.
 pub(crate) fn plan(channels: Channels) -> Plan {
     Plan {
         prefix: CHANNELS_PATH.to_owned(),
-        group: "channels".to_owned(),
+        group: GROUP.to_owned(),
         history: History { kind: Kind::Log, count: channels.history, age: 100 * TIME_MAX },
         lag_max: channels.lag_max,
         ..Plan::default()
@@ -131,7 +134,7 @@ impl Subscriber {
             return Ok(true);
         };
         if !connection.output.is_empty() {
-            let piece = draw_piece(&mut self.random, connection.output.len());
+            let piece = connection.socket.draw_piece(&mut self.random, connection.output.len());
             match connection.socket.send(&connection.output[..piece]) {
                 Sent::Bytes(bytes) => {
                     connection.output.drain(..bytes);
@@ -191,7 +194,7 @@ impl Subscriber {
     fn receive(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
         let actor = Actor::Subscriber(self.number);
         let Some(connection) = &mut self.connection else { return Ok(false) };
-        let most = draw_room(&mut self.random);
+        let most = connection.socket.draw_room(&mut self.random);
         match connection.socket.receive(&mut connection.input, most) {
             Received::Nothing => return self.rest(shared),
             Received::Bytes(bytes) => shared.event(actor, Event::Received(bytes)),

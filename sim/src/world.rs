@@ -14,12 +14,13 @@ use flatout_server::simulation;
 
 use crate::client::Client;
 use crate::model::cache::{Moment, RESOURCES, TAGS, tag_name};
+use crate::model::push::{CHANNELS, channel_name};
 use crate::model::{Model, resource_target};
 use crate::reduce::Reduction;
 use crate::scene::{APPLICATION, Scene, TIME_MAX, upstream_path};
 use crate::secure;
 use crate::socket;
-use crate::subscriber::{Publisher, Subscriber};
+use crate::subscriber::{GROUP, Publisher, Subscriber};
 use crate::trace::{Actor, Event, Trace};
 use crate::upstream::{Role, Upstream};
 
@@ -60,6 +61,8 @@ pub(crate) struct Shared<'s> {
     /// The configuration that is served.
     served: usize,
     requests: u32,
+    /// Connections to the server.
+    opened: u64,
 }
 
 impl<'s> Shared<'s> {
@@ -73,6 +76,7 @@ impl<'s> Shared<'s> {
             upstreams_failed: false,
             served: 0,
             requests: 0,
+            opened: 0,
         }
     }
 
@@ -87,6 +91,8 @@ impl<'s> Shared<'s> {
     }
 
     pub(crate) fn event(&mut self, actor: Actor, event: Event) {
+        let is_client = matches!(actor, Actor::Client(_) | Actor::Subscriber(_));
+        self.opened += u64::from(is_client && event == Event::Open);
         self.trace.add(self.now_ns, actor, event);
     }
 
@@ -248,7 +254,6 @@ impl World {
             let did = worker.step().map_err(|error| format!("worker {at}: {error}"))?;
             if did {
                 socket::server_did();
-                self.upstreams.iter_mut().for_each(Upstream::server_did);
             }
             return Ok(did);
         }
@@ -312,6 +317,9 @@ impl World {
             _ => (PurgeScope::Url(format!("{scheme}://{HOST}{}", resource_target(resource))), vec![resource]),
         };
         cache.purge(&Purge { scope, is_soft });
+        if purged.is_empty() {
+            shared.model.purge_others(shared.moment());
+        }
         for resource in purged {
             shared.event(Actor::Operator, Event::Purge(resource, is_soft));
             shared.model.purge(resource, is_soft, shared.moment());
@@ -363,7 +371,34 @@ impl World {
             }
             self.advance(shared, shared.now_ns);
         }
-        Ok(())
+        self.nothing_is_left(shared)
+    }
+
+    /// What the server counts is what has happened, and nothing of it is left.
+    fn nothing_is_left(&self, shared: &Shared<'_>) -> Result<(), String> {
+        let figures = self.handle.figures();
+        if figures.connections > 0 {
+            return Err(format!("the server has ended, and counts {} connections", figures.connections));
+        }
+        if figures.accepted > shared.opened {
+            return Err(format!(
+                "the server counts {} connections, {} came",
+                figures.accepted, shared.opened
+            ));
+        }
+        // Of those that were begun, some were not sent to the end of their heads.
+        let (least, most) = (shared.model.whole, u64::from(shared.requests) + shared.opened);
+        if !(least..=most).contains(&figures.requests) {
+            let counted = figures.requests;
+            return Err(format!("the server counts {counted} requests; there were {least} to {most}"));
+        }
+        let Some(_) = shared.scene.channels else { return Ok(()) };
+        let left: u32 =
+            (0..CHANNELS).map(|channel| self.hub.subscribers(GROUP, &channel_name(channel))).sum();
+        match left {
+            0 => Ok(()),
+            left => Err(format!("all subscribers are gone, and {left} are counted")),
+        }
     }
 
     /// Who waits, when nobody has anything to do.

@@ -152,6 +152,25 @@ fn a_silent_server_takes_read_time() {
 }
 
 #[test]
+fn read_time_begins_again_with_each_piece_of_a_long_response() {
+    const PIECE_BYTES: usize = 300_000;
+    const PIECES: usize = 8;
+    let address = upstream(|_, mut stream| {
+        read_request(&mut stream);
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", PIECES * PIECE_BYTES);
+        let _ = stream.write_all(head.as_bytes());
+        for _ in 0..PIECES {
+            let _ = stream.write_all(&[b'x'; PIECE_BYTES]);
+            std::thread::sleep(SECOND / 2);
+        }
+    });
+    let proxy = Running::to(once(Upstream { read_time_max: 2 * SECOND, ..one(address) }));
+    let answer = proxy.all(last("/"));
+    assert_eq!(body_of(&answer).len(), PIECES * PIECE_BYTES);
+    assert_eq!(count(&proxy, Failure::ReadTime), 0);
+}
+
+#[test]
 fn a_request_takes_no_longer_than_request_time() {
     let plan = Upstream { request_time_max: Some(SECOND), ..one(silent()) };
     ends(plan, &last("/"), Failure::RequestTime, 504, "the request took too long");

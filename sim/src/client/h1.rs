@@ -5,7 +5,7 @@ use super::{DISCARDED_BYTES_MAX, PAUSE_MS_MAX, REQUESTS_MAX};
 use crate::message::{Decoder, Framing, Head, Start, body, chunked};
 use crate::model::{Excuse, Got, Planned};
 use crate::scene::TIME_MAX;
-use crate::socket::{Did, Received, Sent, Socket, draw_piece, draw_room};
+use crate::socket::{Did, Received, Sent, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
@@ -210,7 +210,8 @@ impl Connection {
             *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
             return Did::Something;
         }
-        let piece = &self.output[self.sent..self.sent + draw_piece(random, end - self.sent)];
+        let length = self.socket.draw_piece(random, end - self.sent);
+        let piece = &self.output[self.sent..self.sent + length];
         for request in &self.requests {
             if (self.sent..self.sent + piece.len()).contains(&request.begin) {
                 shared.event(actor, Event::Request(request.planned.id, request.planned.summary()));
@@ -223,6 +224,7 @@ impl Connection {
                 // Of those behind another request it is not known when the server reads them.
                 if let Some(request) = self.requests.get(self.next)
                     && self.socket.is_plain()
+                    && (self.next == 0 || !shared.scene.has_separate_ends())
                     && (self.sent - bytes..self.sent).contains(&(request.head_end - 1))
                 {
                     shared.sent_head(request.planned.id);
@@ -244,7 +246,7 @@ impl Connection {
         shared: &mut Shared<'_>,
         actor: Actor,
     ) -> Result<Did, String> {
-        let most = draw_room(random);
+        let most = self.socket.draw_room(random);
         let received = self.socket.receive(&mut self.input, most);
         match received {
             Received::Nothing => return Ok(Did::Nothing),

@@ -24,6 +24,9 @@ use crate::world::Shared;
 /// Receives and sends of one step.
 const MOVES_PER_STEP: u8 = 3;
 
+/// The windows of a connection on which much has come already.
+const WINDOW_LATER: u32 = 1 << 20;
+
 pub(super) struct Connection {
     wire: Rc<RefCell<Wire>>,
     state: State,
@@ -253,11 +256,19 @@ impl Connection {
                 Poll::Ready(Err(error)) => Some(State::Ended(error.reason())),
                 Poll::Pending => None,
             },
-            State::Open(_, driver) => match pin!(driver).poll(&mut context) {
-                Poll::Ready(Ok(())) => Some(State::Ended(None)),
-                Poll::Ready(Err(error)) => Some(State::Ended(error.reason())),
-                Poll::Pending => None,
-            },
+            State::Open(_, driver) => {
+                if self.window < WINDOW_LATER && self.wire.borrow().socket.is_long() {
+                    // While the server has not confirmed an earlier change, there is no other one.
+                    if driver.set_initial_window_size(WINDOW_LATER).is_ok() {
+                        self.window = WINDOW_LATER;
+                    }
+                }
+                match pin!(driver).poll(&mut context) {
+                    Poll::Ready(Ok(())) => Some(State::Ended(None)),
+                    Poll::Ready(Err(error)) => Some(State::Ended(error.reason())),
+                    Poll::Pending => None,
+                }
+            }
             State::Ended(_) => None,
         };
         let mut did = next.is_some();

@@ -21,8 +21,9 @@ const CONNECTIONS_MAX: usize = 3;
 /// The server skips this much of a body that nobody wants, to keep the connection.
 const DISCARDED_BYTES_MAX: usize = 256 << 10;
 
-/// The longest pause of a client that keeps the rules.
+/// The longest pause of a client that keeps the rules, and that between two of its connections: responses become stale meanwhile.
 const PAUSE_MS_MAX: u64 = 2_000;
+const AWAY_MS_MAX: u64 = 20_000;
 
 pub(crate) struct Client {
     number: usize,
@@ -31,6 +32,8 @@ pub(crate) struct Client {
     /// Requests of a connection.
     requests_max: usize,
     connection: Option<Connection>,
+    /// It has been away since its last connection.
+    has_been_away: bool,
     wakes_at_ns: u64,
 }
 
@@ -69,7 +72,15 @@ impl Client {
         let connections_left =
             if is_left { connections.min(reduction.connections.unwrap_or(connections)) } else { 0 };
         let requests_max = reduction.requests.unwrap_or(REQUESTS_MAX);
-        Client { number, random, connections_left, requests_max, connection: None, wakes_at_ns: 0 }
+        Client {
+            number,
+            random,
+            connections_left,
+            requests_max,
+            connection: None,
+            has_been_away: false,
+            wakes_at_ns: 0,
+        }
     }
 
     /// Whether it has all its responses. Its last connection may be open.
@@ -112,6 +123,13 @@ impl Client {
         }
         let (actor, random) = (Actor::Client(self.number), &mut self.random);
         let Some(connection) = &mut self.connection else {
+            if !std::mem::replace(&mut self.has_been_away, true) && random.u8(..4) == 0 {
+                let pause_ms = random.u64(1..=AWAY_MS_MAX);
+                shared.event(actor, Event::Pause(pause_ms));
+                self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+                return Ok(true);
+            }
+            self.has_been_away = false;
             self.connections_left -= 1;
             let most = self.requests_max;
             let is_http2 = random.u8(..3) == 0;

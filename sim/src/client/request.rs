@@ -2,7 +2,7 @@
 
 use crate::message::BODY_BYTES_MAX;
 use crate::model::Planned;
-use crate::model::cache::{Asks, PLAIN_RESOURCES, RESOURCES};
+use crate::model::cache::{PLAIN_RESOURCES, RESOURCES, RequestDirectives};
 use crate::scene::{BODY_MAX_SMALL, DENIED, REFUSED};
 use crate::world::Shared;
 
@@ -11,14 +11,15 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
     let id = shared.next_id();
     let sends_id = random.u8(..3) == 0;
     if shared.scene.shares_resources && random.u8(..4) > 0 {
-        let resource = random.u8(..RESOURCES);
+        let any = random.u8(..RESOURCES);
+        let resource = shared.scene.popular.filter(|_| random.u8(..4) > 0).unwrap_or(any);
         let is_plain = resource < PLAIN_RESOURCES;
         let method = match random.u8(..8) {
             0 => "HEAD",
             1 if !is_plain => "DELETE",
             _ => "GET",
         };
-        let asks = Asks::draw(random, is_plain, shared.model.etag(resource));
+        let asks = RequestDirectives::draw(random, is_plain, shared.model.etag(resource));
         return Planned {
             id,
             method,
@@ -45,5 +46,5 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         _ if random.u8(..3) == 0 => random.usize(1..=BODY_BYTES_MAX),
         _ => random.usize(1..=300_000),
     };
-    Planned { id, method, path, body_length, resource: None, asks: Asks::default(), sends_id }
+    Planned { id, method, path, body_length, resource: None, asks: RequestDirectives::default(), sends_id }
 }

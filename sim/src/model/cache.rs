@@ -24,7 +24,7 @@ pub(crate) fn tag_name(tag: u8) -> String {
 
 /// What a request says to a cache.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Asks {
+pub(crate) struct RequestDirectives {
     /// One of some values of `Accept-Language`.
     pub(crate) language: u8,
     /// The user in `Authorization`.
@@ -38,14 +38,18 @@ pub(crate) struct Asks {
     pub(crate) if_none_match: Option<String>,
 }
 
-impl Asks {
-    pub(crate) fn draw(random: &mut fastrand::Rng, is_plain: bool, etag: Option<&String>) -> Asks {
+impl RequestDirectives {
+    pub(crate) fn draw(
+        random: &mut fastrand::Rng,
+        is_plain: bool,
+        etag: Option<&String>,
+    ) -> RequestDirectives {
         let mut sometimes = |of| random.u8(..of) == 0;
         let (is_user, no_cache, no_store) = (sometimes(5) && !is_plain, sometimes(12), sometimes(16));
         let (only_if_cached, has_max_age, has_range) = (sometimes(16), sometimes(12), sometimes(8));
         let is_conditional = sometimes(6);
         let first = random.usize(..2000);
-        Asks {
+        RequestDirectives {
             language: random.u8(..2),
             user: is_user.then(|| random.u8(..2)),
             no_cache,
@@ -92,7 +96,7 @@ impl Asks {
 
 /// What a response says to a cache.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Says {
+pub(crate) struct ResponseDirectives {
     pub(crate) max_age: Option<u32>,
     pub(crate) s_maxage: Option<u32>,
     pub(crate) public: bool,
@@ -108,16 +112,20 @@ pub(crate) struct Says {
     pub(crate) sets_cookie: bool,
 }
 
-impl Says {
-    pub(crate) fn draw(random: &mut fastrand::Rng, planned: &Planned) -> Says {
+impl ResponseDirectives {
+    pub(crate) fn draw(random: &mut fastrand::Rng, planned: &Planned) -> ResponseDirectives {
         let Some(resource) = planned.resource.filter(|resource| *resource >= PLAIN_RESOURCES) else {
-            return Says { max_age: Some(3600), ..Says::default() };
+            return ResponseDirectives { max_age: Some(3600), ..ResponseDirectives::default() };
         };
         let mut sometimes = |of| random.u8(..of) == 0;
         let (public, private, no_store) = (sometimes(4), sometimes(10), sometimes(16));
         let (no_cache, must_revalidate, sets_cookie) = (sometimes(10), sometimes(8), sometimes(10));
-        let mut seconds = |of, most| (random.u8(..of) == 0).then(|| random.u32(..most));
-        Says {
+        // Short ones end within a run.
+        let is_short = random.bool();
+        let mut seconds = |of, most: u32| {
+            (random.u8(..of) == 0).then(|| random.u32(..if is_short { most / 5 } else { most }))
+        };
+        ResponseDirectives {
             max_age: seconds(2, 20),
             s_maxage: seconds(6, 20),
             public,
@@ -177,7 +185,7 @@ pub(crate) struct Exchange {
     pub(crate) seen: Moment,
     pub(crate) responded: Moment,
     pub(crate) status: u16,
-    pub(crate) says: Says,
+    pub(crate) says: ResponseDirectives,
     /// When the first client had all of it.
     pub(crate) whole: Option<Moment>,
 }
@@ -304,7 +312,12 @@ fn age_at(latest: &Exchange, at_ns: u64) -> u32 {
 }
 
 /// `is_expired`: a soft purge has made it stale before its time.
-fn may_be_so_old(says: &Says, age_s: u32, is_expired: bool, settings: Settings) -> Result<(), String> {
+fn may_be_so_old(
+    says: &ResponseDirectives,
+    age_s: u32,
+    is_expired: bool,
+    settings: Settings,
+) -> Result<(), String> {
     let lifetime_s = says.s_maxage.or(says.max_age).unwrap_or(settings.fresh_s);
     if age_s < lifetime_s && !is_expired {
         return Ok(());

@@ -8,7 +8,7 @@ pub(crate) mod push;
 mod stored;
 
 use crate::scene::{Configuration, DENIED, REFUSED, Scene};
-use cache::{Asks, Moment, Removal, Says};
+use cache::{Moment, Removal, RequestDirectives, ResponseDirectives};
 
 /// A request as its client means it.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ pub(crate) struct Planned {
     pub(crate) body_length: usize,
     /// It is for one of the resources whose responses may be stored.
     pub(crate) resource: Option<u8>,
-    pub(crate) asks: Asks,
+    pub(crate) asks: RequestDirectives,
     /// `X-Request-Id`, if its client sends one.
     pub(crate) sends_id: bool,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Sent {
     pub(crate) status: u16,
     pub(crate) body_tag: u32,
     pub(crate) end: End,
-    pub(crate) says: Says,
+    pub(crate) says: ResponseDirectives,
     pub(crate) responded: Moment,
 }
 
@@ -86,6 +86,8 @@ pub(crate) struct Model {
     /// When an upstream has had the head of each request.
     seen: HashMap<u32, Vec<Moment>>,
     sent: HashMap<u32, Vec<Sent>>,
+    /// Requests that an upstream has, and has not responded to.
+    awaited: HashSet<u32>,
     /// When the first client had all of a response, by its name.
     whole_at: HashMap<String, Moment>,
     /// The last response of each resource that arrived whole.
@@ -149,11 +151,16 @@ impl Model {
         self.removals.push(Removal { target, before: now, is_purge: true, is_soft, confirmed: now });
     }
 
+    /// Responses of another host are purged. What is on its way may be stored no more: its URL was not compared.
+    pub(crate) fn purge_others(&mut self, now: Moment) {
+        let removal =
+            Removal { target: String::new(), before: now, is_purge: true, is_soft: false, confirmed: now };
+        self.removals.push(removal);
+    }
+
     /// A resource whose upstream has a request and has not responded: that of the latest.
     pub(crate) fn awaited(&self) -> Option<u8> {
-        let is_awaited = |id: &&u32| !self.sent.contains_key(id);
-        let awaited =
-            self.seen.keys().filter(is_awaited).filter_map(|id| Some((id, self.planned[id].resource?)));
+        let awaited = self.awaited.iter().filter_map(|id| Some((id, self.planned[id].resource?)));
         awaited.max().map(|(_, resource)| resource)
     }
 
@@ -208,7 +215,31 @@ impl Model {
         if times > 1 && !planned.is_idempotent() && !may_repeat || times > most.max().unwrap_or(1) {
             return Err(format!("an upstream got request {id} ({method}) {times} times"));
         }
-        Ok(planned.clone())
+        let planned = planned.clone();
+        self.awaited.insert(id);
+        self.are_not_too_many(scene)?;
+        Ok(planned)
+    }
+
+    /// Upstreams have no more requests at once than the setting allows, as far as that can be told: who breaks off leaves a request that
+    /// its upstream knows, and the server does not.
+    fn are_not_too_many(&self, scene: &Scene) -> Result<(), String> {
+        let [configuration] = scene.configurations.as_slice() else { return Ok(()) };
+        let Some((most, _)) = configuration.concurrency else { return Ok(()) };
+        let breaks_off = scene.clients_fail || scene.upstreams_fail || scene.rate_min > 0;
+        // A stored response may be validated when its request has ended.
+        if breaks_off || configuration.request_time_max.is_some() || configuration.cache.is_some() {
+            return Ok(());
+        }
+        // One that is refused while its body comes has ended too.
+        let is_small = |id: &&u32| !scene.is_too_large(self.planned[id].body_length);
+        match self.awaited.iter().filter(is_small).count() {
+            count if count > most as usize => Err(format!(
+                "upstreams have {count} requests at once, {most} are allowed: {:?}",
+                self.awaited
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The configurations that a request may be under.
@@ -255,6 +286,7 @@ impl Model {
 
     /// An upstream responds to a request. Returns the value of `X-Sent`.
     pub(crate) fn respond(&mut self, id: u32, sent: Sent) -> String {
+        self.awaited.remove(&id);
         let all = self.sent.entry(id).or_default();
         all.push(sent);
         format!("{id}-{}", all.len() - 1)
@@ -277,7 +309,8 @@ impl Model {
         let (of, at): (u32, usize) = (parsed(of)?, parsed(at)?);
         if of != id || got.confirmed.is_some() {
             let of_cache = self.check_stored(&name, planned, got, now, scene);
-            of_cache.map_err(|rule| format!("request {id} got the response {name}, {rule}"))?;
+            let confirmed = got.confirmed.map(|by| format!(" (confirmed by {by})")).unwrap_or_default();
+            of_cache.map_err(|rule| format!("request {id} got the response {name}{confirmed}, {rule}"))?;
         }
         let all = self.sent.get(&of).map(Vec::as_slice).unwrap_or_default();
         let sent = all.get(at).ok_or("a response that nobody sent")?;

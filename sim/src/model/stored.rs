@@ -34,7 +34,12 @@ impl Model {
             stale_s: caches().map(|cache| cache.stale_s).max().unwrap_or(0),
             upstreams_fail: scene.upstreams_fail || scene.clients_fail || has_limits || has_time_limit(scene),
         };
-        cache::check(&stored, &latest, &to, &self.removals, settings)
+        // What the rules add for the upstream is part of the key: an unsafe request removes what is stored under its own.
+        let adds_field = |at: usize| scene.configurations[at].adds_field;
+        let has_one_key = (1..scene.configurations.len()).all(|at| adds_field(at) == adds_field(0));
+        let removals = self.removals.iter().filter(|removal| removal.is_purge || has_one_key);
+        let removals: Vec<Removal> = removals.cloned().collect();
+        cache::check(&stored, &latest, &to, &removals, settings)
     }
 
     fn exchange(&self, name: &str) -> Result<Exchange, String> {

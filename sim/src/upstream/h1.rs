@@ -5,7 +5,7 @@ use super::response::{Made, application, authorization};
 use super::{Arrived, Begin, Behaviour, Fault, IDLE_LOOKS, PAUSE_MS_MAX, Role};
 use crate::message::{Decoder, Framing, Head, Start, chunked};
 use crate::scene::TIME_MAX;
-use crate::socket::{Did, Received, Sent, Socket, draw_piece, draw_room};
+use crate::socket::{Did, Received, Sent, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
@@ -154,7 +154,7 @@ impl Connection {
             self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
             return Ok(Did::Something);
         }
-        let most = draw_room(random);
+        let most = self.socket.draw_room(random);
         match self.socket.receive(&mut self.input, most) {
             Received::Nothing => {
                 let is_at_rest = self.request.is_none() && self.input.is_empty() && self.has_served;
@@ -301,7 +301,8 @@ impl Connection {
                 _ => Did::Nothing,
             };
         }
-        if !self.has_paused && random.u8(..24) == 0 {
+        let pauses = self.request.as_ref().is_some_and(|request| request.behaviour.draw_pause(random));
+        if pauses && !self.has_paused {
             self.has_paused = true;
             let pause_ms = random.u64(1..=PAUSE_MS_MAX);
             shared.event(self.actor, Event::Pause(pause_ms));
@@ -309,7 +310,8 @@ impl Connection {
             return Did::Something;
         }
         let rest = &self.output[self.sent..];
-        match self.socket.send(&rest[..draw_piece(random, rest.len())]) {
+        let piece = &rest[..self.socket.draw_piece(random, rest.len())];
+        match self.socket.send(piece) {
             Sent::Bytes(bytes) => {
                 self.has_paused = false;
                 self.sent += bytes;

@@ -22,10 +22,15 @@ use crate::world::Shared;
 /// Receives and sends of one step.
 const MOVES_PER_STEP: u8 = 3;
 
+/// The windows of a connection on which much has come already.
+const WINDOW_LATER: u32 = 1 << 20;
+
 pub(super) struct Connection {
     wire: Rc<RefCell<Wire>>,
     actor: Actor,
     state: State,
+    /// The windows of the upstream, in bytes.
+    window: u32,
     streams: Vec<Stream>,
     /// It has said that it accepts no further requests.
     is_leaving: bool,
@@ -82,6 +87,7 @@ impl Connection {
             wire,
             actor,
             state: State::Handshake(Box::pin(handshake)),
+            window,
             streams: Vec::new(),
             is_leaving: false,
             has_served: false,
@@ -144,6 +150,12 @@ impl Connection {
                 Poll::Pending => {}
             },
             State::Open(driver) => loop {
+                if self.window < WINDOW_LATER
+                    && self.wire.borrow().socket.is_long()
+                    && driver.set_initial_window_size(WINDOW_LATER).is_ok()
+                {
+                    self.window = WINDOW_LATER;
+                }
                 match driver.poll_accept(&mut context) {
                     Poll::Ready(Some(Ok(request))) => accepted.push(request),
                     Poll::Ready(Some(Err(_)) | None) => {
@@ -356,7 +368,7 @@ impl Stream {
 
     /// Sends a piece of the response.
     fn send(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor) -> Did {
-        if !self.has_paused && random.u8(..24) == 0 {
+        if !self.has_paused && self.behaviour.draw_pause(random) {
             self.pause(random.u64(1..=PAUSE_MS_MAX), shared, actor);
             return Did::Something;
         }

@@ -12,7 +12,7 @@ use std::path::Path;
 use crate::message::is_part_of_body;
 use crate::model::Planned;
 use crate::scene::REFUSED;
-use crate::socket::{self, Did, Received, Socket};
+use crate::socket::{Did, Listener, Received, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
@@ -20,7 +20,7 @@ use crate::world::Shared;
 const PAUSE_MS_MAX: u64 = 3_000;
 
 /// A connection at rest is closed sooner or later: at one of so many looks.
-const IDLE_LOOKS: u16 = 400;
+const IDLE_LOOKS: u16 = 100;
 
 /// What a connection of HTTP/2 begins with (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -38,17 +38,15 @@ pub(crate) struct Upstream {
     number: usize,
     role: Role,
     random: fastrand::Rng,
-    listener: UnixListener,
+    listener: Listener,
     accepted: usize,
-    /// Nobody else has connected.
-    has_accepted_all: bool,
     connections: Vec<Connection>,
 }
 
 /// A connection, and what speaks on it.
 enum Connection {
     /// Nothing is known before its first bytes.
-    New(Socket, Vec<u8>, Actor),
+    New(Option<Socket>, Vec<u8>, Actor),
     Http1(Box<h1::Connection>),
     Http2(Box<h2::Connection>),
 }
@@ -70,6 +68,8 @@ struct Behaviour {
     /// When the response begins.
     start: Begin,
     pauses: bool,
+    /// It pauses again and again in its response.
+    is_slow: bool,
     interim: bool,
     closes: bool,
     fault: Option<Fault>,
@@ -98,16 +98,8 @@ enum Fault {
 impl Upstream {
     pub(crate) fn new(number: usize, role: Role, path: &Path, random: fastrand::Rng) -> Upstream {
         let listener = UnixListener::bind(path).expect("a free path");
-        listener.set_nonblocking(true).expect("a listener that does not block");
-        Upstream {
-            number,
-            role,
-            random,
-            listener,
-            accepted: 0,
-            has_accepted_all: false,
-            connections: Vec::new(),
-        }
+        let listener = Listener::new(listener);
+        Upstream { number, role, random, listener, accepted: 0, connections: Vec::new() }
     }
 
     /// When one of its connections goes on by itself.
@@ -115,23 +107,15 @@ impl Upstream {
         self.connections.iter().filter_map(Connection::wakes_at_ns).min()
     }
 
-    /// The server has done something.
-    pub(crate) fn server_did(&mut self) {
-        self.has_accepted_all = false;
-    }
-
     /// Does one thing. Returns whether there was one.
     pub(crate) fn step(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
-        if !self.has_accepted_all
-            && let Some((stream, _)) = socket::accept(&self.listener)
-        {
+        if let Some(socket) = self.listener.accept() {
             let actor = Actor::Upstream(self.number, self.accepted);
             self.accepted += 1;
             shared.event(actor, Event::Open);
-            self.connections.push(Connection::New(Socket::new(stream), Vec::new(), actor));
+            self.connections.push(Connection::New(Some(socket), Vec::new(), actor));
             return Ok(true);
         }
-        self.has_accepted_all = true;
         let count = self.connections.len();
         let first = if count > 0 { self.random.usize(..count) } else { 0 };
         for at in (first..count).chain(0..first) {
@@ -174,7 +158,8 @@ impl Connection {
     /// Finds out the protocol.
     fn begin(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Did {
         let Connection::New(socket, input, actor) = self else { return Did::Nothing };
-        match socket.receive(input, PREFACE.len() - input.len()) {
+        let Some(received_from) = socket else { return Did::Ended };
+        match received_from.receive(input, PREFACE.len() - input.len()) {
             Received::Nothing => return Did::Nothing,
             Received::Bytes(bytes) => shared.event(*actor, Event::Received(bytes)),
             Received::End | Received::Reset => {
@@ -186,7 +171,7 @@ impl Connection {
             return Did::Something;
         }
         let (is_h2, input, actor) = (input == PREFACE, std::mem::take(input), *actor);
-        let socket = socket.take();
+        let Some(socket) = socket.take() else { return Did::Ended };
         *self = match is_h2 {
             true => Connection::Http2(Box::new(h2::Connection::new(socket, actor, input, random))),
             false => Connection::Http1(Box::new(h1::Connection::new(socket, actor, input))),
@@ -268,12 +253,18 @@ impl Arrived {
 }
 
 impl Behaviour {
+    /// Whether it pauses before the next piece of its response.
+    fn draw_pause(self, random: &mut fastrand::Rng) -> bool {
+        random.u8(..if self.is_slow { 2 } else { 24 }) == 0
+    }
+
     fn draw(random: &mut fastrand::Rng, may_fail: bool) -> Behaviour {
         let faults = [Fault::NoResponse, Fault::HalfResponse, Fault::Silence, Fault::Garbage, Fault::Deaf];
         let fault = (may_fail && random.u8(..6) == 0).then(|| *random.choice(&faults).expect("some"));
         Behaviour {
             start: if random.u8(..4) == 0 { Begin::AfterHead } else { Begin::AfterBody },
             pauses: random.u8(..4) == 0,
+            is_slow: random.u8(..12) == 0,
             interim: random.u8(..8) == 0,
             closes: random.u8(..6) == 0,
             fault,

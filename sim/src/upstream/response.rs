@@ -2,7 +2,7 @@
 
 use super::{Arrived, Behaviour, Fault};
 use crate::message::{BODY_BYTES_MAX, Framing, body};
-use crate::model::cache::{PLAIN_RESOURCES, Says, TAGS, tag_name};
+use crate::model::cache::{PLAIN_RESOURCES, ResponseDirectives, TAGS, tag_name};
 use crate::model::{End, Sent as SentResponse};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
@@ -38,9 +38,9 @@ pub(super) fn application(
         (Some(_), None) => *random.choice(&[200, 200, 200, 200, 200, 201, 204, 404, 500]).expect("some"),
         (None, None) => *random.choice(&[200, 200, 200, 201, 204, 304, 404, 500]).expect("some"),
     };
-    let drawn = Says::draw(random, planned);
+    let drawn = ResponseDirectives::draw(random, planned);
     // The cookie of a 304 would be its client's only.
-    let says = Says { sets_cookie: drawn.sets_cookie && confirmed.is_none(), ..drawn };
+    let says = ResponseDirectives { sets_cookie: drawn.sets_cookie && confirmed.is_none(), ..drawn };
     let body_length = match random.u8(..5) {
         0 => 0,
         1 => random.usize(1..=100),

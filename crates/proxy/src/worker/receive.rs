@@ -172,6 +172,8 @@ impl ProxyWorker {
                 Some(ReadOutcome::More)
             }
             Moved::Bytes(count) => {
+                let upstream = self.upstreams.at(connection.server_id.upstream);
+                self.lane.set_deadline(connection.guest, Some(upstream.plan.read_time_max));
                 connection.machine.passed(count as u64);
                 connection.forwarded_bytes = connection.forwarded_bytes.wrapping_add(count as u64);
                 if connection.machine.plain_bytes() > 0 {
