@@ -215,11 +215,6 @@ impl UpstreamOptions {
         ] {
             *to = from.unwrap_or(*to);
         }
-        if self.read_time.is_some() {
-            // The limit is the route's: a server that takes longer is not down, and another one would not be faster.
-            upstream.passive.failures_max = 0;
-            upstream.retry_on.timeout = false;
-        }
         if let Some(cookie) = &self.cookie {
             upstream.balance = Balance::Sticky { cookie: cookie.clone() };
         }

@@ -245,8 +245,11 @@ fn http_rule(rule: &HttpRule, name: String) -> Result<CommonRule, String> {
     let timeouts = rule.timeouts.clone().unwrap_or_default();
     let time = |text: &Option<String>| text.as_deref().map_or(Ok(None), duration);
     let options = UpstreamOptions {
-        request_time: time(&timeouts.request)?,
-        read_time: time(&timeouts.backend_request)?,
+        // A request that reaches either limit is not repeated, so the shorter one counts.
+        request_time: [time(&timeouts.request)?, time(&timeouts.backend_request)?]
+            .into_iter()
+            .flatten()
+            .min(),
         ..UpstreamOptions::default()
     };
     Ok(CommonRule {

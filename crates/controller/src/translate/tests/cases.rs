@@ -330,11 +330,17 @@ fn every_origin_with_credentials_is_repeated_in_responses() {
 }
 
 #[test]
-fn a_limit_of_a_route_does_not_bring_servers_down() {
-    let limited = "rules: [{timeouts: {backendRequest: 500ms}, backendRefs: [{name: a, port: 8080}]}]";
-    let upstreams = with_base(&route("r", limited)).sites.upstreams;
-    assert_eq!(upstreams[0].passive.failures_max, 0);
-    assert!(!upstreams[0].retry_on.timeout && upstreams[0].retry_on.error);
-    let free = "rules: [{backendRefs: [{name: a, port: 8080}]}]";
-    assert_ne!(with_base(&route("r", free)).sites.upstreams[0].passive.failures_max, 0);
+fn the_shorter_limit_of_a_route_counts() {
+    let ms = |it: u64| Some(std::time::Duration::from_millis(it));
+    for (timeouts, expected) in [
+        ("backendRequest: 500ms", ms(500)),
+        ("request: 1s, backendRequest: 500ms", ms(500)),
+        ("request: 1s", ms(1000)),
+        ("request: 1s, backendRequest: 0s", ms(1000)),
+        ("request: 0s, backendRequest: 0s", None),
+    ] {
+        let spec = format!("rules: [{{timeouts: {{{timeouts}}}, backendRefs: [{{name: a, port: 8080}}]}}]");
+        let upstreams = with_base(&route("r", &spec)).sites.upstreams;
+        assert_eq!(upstreams[0].request_time_max, expected, "{timeouts}");
+    }
 }
