@@ -8,7 +8,7 @@ use flatout_wire::Status;
 use tokio::sync::Semaphore;
 
 use crate::extract::{BodyUse, Extract};
-use crate::handler::{Endpoint, Plain, Shape, most};
+use crate::handler::{Endpoint, Plain, Shape, most, one_body};
 use crate::ready::{SpareId, later_unless_ready};
 use crate::{Context, Problem, Respond, RouteCheck};
 
@@ -192,6 +192,7 @@ macro_rules! blocking {
             }
 
             fn check(route: &RouteCheck<'_>) -> Result<(), String> {
+                one_body(&[$(($argument::BODY, std::any::type_name::<$argument>())),*])?;
                 $($argument::check(route)?;)*
                 Ok(())
             }

@@ -209,6 +209,7 @@ macro_rules! handlers {
             }
 
             fn check(&self, route: &RouteCheck<'_>) -> Result<(), String> {
+                one_body(&[$(($argument::BODY, std::any::type_name::<$argument>())),*])?;
                 $($argument::check(route)?;)*
                 Ok(())
             }
@@ -235,6 +236,7 @@ macro_rules! handlers {
             }
 
             fn check(&self, route: &RouteCheck<'_>) -> Result<(), String> {
+                one_body(&[$(($argument::BODY, std::any::type_name::<$argument>())),*])?;
                 $($argument::check(route)?;)*
                 Ok(())
             }
@@ -270,4 +272,16 @@ fn now(reply: impl Respond, response: &mut Response) -> Reply {
 
 pub(crate) fn most<const N: usize>(uses: [BodyUse; N]) -> BodyUse {
     uses.into_iter().max().unwrap_or(BodyUse::None)
+}
+
+/// # Errors
+/// Two of these arguments take the body: every request would fail.
+pub(crate) fn one_body(arguments: &[(BodyUse, &str)]) -> Result<(), String> {
+    let mut taking = arguments.iter().filter(|(body_use, _)| *body_use > BodyUse::None).map(|(_, name)| name);
+    match (taking.next(), taking.next()) {
+        (Some(first), Some(second)) => Err(format!(
+            "`{first}` and `{second}` both take the request body, which can be read once: only one argument may take it"
+        )),
+        _ => Ok(()),
+    }
 }

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use flatout::test::Client;
-use flatout::{App, Context, Error, Extract, Local, Path, Problem, Query, RouteCheck, State, blocking};
+use flatout::{
+    App, Context, Error, Extract, Json, Local, Method, Path, Problem, Query, RouteCheck, State, blocking,
+};
 use serde::Deserialize;
 
 /// What the author reads.
@@ -49,6 +51,25 @@ fn patterns_that_no_path_matches_are_refused() {
     assert!(refused(App::new().nest("api", with_fallback)).contains("the fallback of `api/`"));
     let nested = App::new().get("/", || "here");
     assert_eq!(Client::new(App::new().nest("/api", nested)).unwrap().get("/api").send().text(), "here");
+}
+
+#[test]
+fn two_arguments_that_take_the_body_are_refused() {
+    let both = |Json(_): Json<u32>, _: Method, _: String| "never";
+    for app in [
+        App::new().post("/", both),
+        App::new().post("/", async |Json(_): Json<u32>, _: Method, _: String| "never"),
+        App::new().post("/", blocking(both)),
+        App::new().post("/", |_: Option<Json<u32>>, _: String| "never"),
+    ] {
+        let message = refused(app);
+        assert!(
+            message.contains("Json<u32>") && message.contains("String` both take the request body"),
+            "{message}"
+        );
+    }
+    let one = App::new().post("/", |_: Method, text: String| text);
+    assert_eq!(Client::new(one).unwrap().post("/").body("hello").send().text(), "hello");
 }
 
 #[test]
