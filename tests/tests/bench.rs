@@ -316,6 +316,78 @@ fn the_highest_rate_is_searched() {
     assert!(!found["steps"].as_array().unwrap().is_empty(), "{found}");
 }
 
+/// A server that takes at least this time for each request, one after the other on each connection.
+fn serving_in(time: Duration) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {
+                    thread::sleep(time);
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+                }
+            });
+        }
+    });
+    format!("http://{address}/")
+}
+
+/// One connection to a server of 20 ms has at most 50 responses a second, whatever is offered.
+#[test]
+fn rates_are_those_of_the_measured_time() {
+    let url = serving_in(Duration::from_millis(20));
+    let found = json(&[&url, "-c1", "-R", "100", "-d", "1s"]);
+    let [rate, seconds] = ["requests_per_s", "seconds"].map(|name| found[name].as_f64().unwrap());
+    assert!(rate <= 52.0 && (seconds - 1.0).abs() < 1e-6, "{found}");
+    let output = bench(&[&url, "-c1", "-R", "100", "-d", "500ms"]);
+    let text = stdout(&output);
+    assert!(text.contains("Running 500.0ms test, then "), "{text}");
+    assert!(text.contains(" of them in the measured 500.00ms"), "{text}");
+
+    let found = json(&[&url, "-c1", "--stage", "1s:80", "--stage", "1s:1"]);
+    let stage = &found["stages"][0];
+    assert_eq!(stage["requests"].as_u64(), Some(80), "all that became due: {found}");
+    assert!(stage["responses_per_s"].as_f64().unwrap() <= 52.0, "those that came meanwhile: {found}");
+}
+
+#[test]
+fn a_search_begins_with_its_answer() {
+    let url = serving_in(Duration::from_millis(5));
+    let folder = Folder::new();
+    let page = folder.0.join("r.html");
+    let flags = ["--find-max", "--slo", "p50=50ms", "-d50ms", "-c1", "--max-errors", "9999"];
+    let output = bench(&[&[url.as_str()], &flags[..], &["--report", page.to_str().unwrap()]].concat());
+    let text = stdout(&output);
+    assert!(text.lines().next().unwrap().contains("p50 ≤ 50ms"), "{text}");
+    assert!(text.contains("  missed: ") && text.contains("│ 50ms"), "{text}");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("objective: 50ms") && page.contains("p50, missed"), "{page}");
+}
+
+#[test]
+fn a_comparison_begins_with_its_ratio() {
+    let (one, other) = (serving_in(Duration::from_millis(2)), serving_in(Duration::from_millis(20)));
+    let output = bench(&[&one, "--vs", &other, "-c1", "-d200ms", "--pairs", "4"]);
+    let text = stdout(&output);
+    assert!(text.lines().next().unwrap().contains("times its requests/s"), "{text}");
+    for expected in
+        [&format!("  A: {one}"), &format!("  B: {other}"), "median run of each", "The median run of A:"]
+    {
+        assert!(text.contains(expected), "{expected} in {text}");
+    }
+    let found = json(&[&one, "--vs", &other, "-c1", "-d200ms", "--pairs", "4"]);
+    assert!(found["vs_run"]["latency_ns"]["p50"].as_u64() >= Some(19_900_000), "{found}");
+}
+
+#[test]
+fn a_run_without_a_response_has_no_figures() {
+    let url = format!("http://{}/", saying("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx"));
+    let text = stdout(&bench(&[&url, "-n", "5"]));
+    assert!(text.contains("p50 –") && !text.contains(" 0ns") && !text.contains("per request"), "{text}");
+}
+
 #[test]
 fn errors_decide_the_exit_status() {
     let server = Server::json();

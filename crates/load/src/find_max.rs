@@ -23,8 +23,36 @@ pub struct RateStep {
     pub rate_per_s: f64,
     /// The latency at the objective's percentile.
     pub latency_ns: u64,
+    /// Why the objective was missed; `None` if it was met.
+    pub miss: Option<Miss>,
+}
+
+/// Why a run missed the objective.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Miss {
+    /// No response arrived.
+    NoResponse,
+    /// This many requests had an error.
+    Errors(u64),
+    /// No connection was free for some requests: only this many per second were sent.
+    Unsent {
+        /// Requests per second.
+        sent_per_s: f64,
+    },
+    /// The responses fell behind: only this many per second came in the run's time.
+    Backlog {
+        /// Responses per second.
+        answered_per_s: f64,
+    },
+    /// The latency at the objective's percentile was above its limit.
+    Latency,
+}
+
+impl RateStep {
     /// Whether the objective was met.
-    pub is_met: bool,
+    pub fn is_met(&self) -> bool {
+        self.miss.is_none()
+    }
 }
 
 /// Precision: the rate that missed is at most this many times the one that met.
@@ -107,7 +135,7 @@ pub fn next_rate(steps: &[RateStep], start_per_s: f64) -> Option<f64> {
         return None;
     }
     let best = best(steps).map(|step| step.rate_per_s);
-    let missed = steps.iter().filter(|step| !step.is_met).map(|step| step.rate_per_s);
+    let missed = steps.iter().filter(|step| !step.is_met()).map(|step| step.rate_per_s);
     let missed = missed.filter(|rate| best.is_none_or(|best| *rate > best)).min_by(f64::total_cmp);
     match (best, missed) {
         (None, None) => Some(start_per_s),
@@ -140,30 +168,34 @@ pub fn rate_to_confirm(searched: &[RateStep], confirming: &[RateStep]) -> Option
 
 /// The highest rate that has met the objective [`CONFIRMATIONS`] times, and missed it less than twice.
 pub fn confirmed(steps: &[RateStep]) -> Option<f64> {
-    let rates = steps.iter().filter(|step| step.is_met).map(|step| step.rate_per_s);
+    let rates = steps.iter().filter(|step| step.is_met()).map(|step| step.rate_per_s);
     let is_confirmed =
         |rate: &f64| times(steps, *rate, true) >= CONFIRMATIONS && times(steps, *rate, false) < MISSES_MAX;
     rates.filter(is_confirmed).max_by(f64::total_cmp)
 }
 
 fn times(steps: &[RateStep], rate_per_s: f64, is_met: bool) -> usize {
-    steps.iter().filter(|step| step.rate_per_s == rate_per_s && step.is_met == is_met).count()
+    steps.iter().filter(|step| step.rate_per_s == rate_per_s && step.is_met() == is_met).count()
 }
 
 /// The step with the highest rate that met the objective.
 pub fn best(steps: &[RateStep]) -> Option<&RateStep> {
-    steps.iter().filter(|step| step.is_met).max_by(|one, other| one.rate_per_s.total_cmp(&other.rate_per_s))
+    steps.iter().filter(|step| step.is_met()).max_by(|one, other| one.rate_per_s.total_cmp(&other.rate_per_s))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn miss(is_met: bool) -> Option<Miss> {
+        (!is_met).then_some(Miss::Latency)
+    }
+
     /// Searches against a server that meets the objective up to `limit`.
     fn search(limit: f64, start: f64) -> Vec<RateStep> {
         let mut steps = Vec::new();
         while let Some(rate_per_s) = next_rate(&steps, start) {
-            steps.push(RateStep { rate_per_s, latency_ns: 1, is_met: rate_per_s <= limit });
+            steps.push(RateStep { rate_per_s, latency_ns: 1, miss: miss(rate_per_s <= limit) });
         }
         steps
     }
@@ -234,7 +266,7 @@ mod tests {
                         while let Some(rate_per_s) = next_rate(&steps, (capacity_per_s / 2.0).max(1.0)) {
                             let time = step_time(Duration::from_secs(1), rate_per_s, server.service());
                             let is_met = server.run(rate_per_s, time);
-                            steps.push(RateStep { rate_per_s, latency_ns: 1, is_met });
+                            steps.push(RateStep { rate_per_s, latency_ns: 1, miss: miss(is_met) });
                         }
                         let found = best(&steps).map_or(0.0, |step| step.rate_per_s);
                         let error = found / capacity_per_s - 1.0;
@@ -265,7 +297,7 @@ mod tests {
     fn confirm(limits: &mut dyn FnMut() -> f64, start: f64) -> Vec<RateStep> {
         let mut steps = Vec::new();
         let mut step = |steps: &mut Vec<RateStep>, rate_per_s: f64| {
-            steps.push(RateStep { rate_per_s, latency_ns: 1, is_met: rate_per_s <= limits() });
+            steps.push(RateStep { rate_per_s, latency_ns: 1, miss: miss(rate_per_s <= limits()) });
         };
         while let Some(rate) = next_rate(&steps, start) {
             step(&mut steps, rate);

@@ -17,8 +17,13 @@ pub struct Outcome {
     pub errors: Errors,
     /// Complete responses by status.
     pub statuses: Statuses,
-    /// The counted time.
+    /// The counted time. In the open loop it ends with the plan: the wait for open requests is not in it.
     pub elapsed: Duration,
+    /// In the open loop: how long open requests were waited for after the counted time.
+    pub open_wait: Duration,
+    /// The responses that count for [`Outcome::requests_per_s`]: all, unless the server fell behind the rate of an
+    /// open loop. Then only those of the counted time, because the others came later.
+    pub rate_requests: u64,
     /// Bytes of responses in the counted time; in the open loop, of the requests that became due in it (HTTP/1).
     pub bytes_read: u64,
     /// Connections made, including those of the preparation.
@@ -62,6 +67,8 @@ pub struct StageOutcome {
     pub stage: Stage,
     /// Complete responses.
     pub requests: u64,
+    /// Complete responses that came while the stage lasted, also to requests of earlier stages.
+    pub responses_meanwhile: u64,
     /// Errors of all kinds.
     pub errors: u64,
     /// From when requests were due.
@@ -70,13 +77,18 @@ pub struct StageOutcome {
 
 impl StageOutcome {
     pub(crate) fn of((stage, tally): (&Stage, StageTally)) -> StageOutcome {
-        let StageTally { requests, errors, latency, .. } = tally;
-        StageOutcome { stage: *stage, requests, errors, latency }
+        let StageTally { requests, responses_meanwhile, errors, latency, .. } = tally;
+        StageOutcome { stage: *stage, requests, responses_meanwhile, errors, latency }
     }
 
-    /// Complete responses to its requests, for each second of the stage.
-    pub fn responses_per_s(&self) -> f64 {
+    /// Complete responses to its requests, whenever they came, for each second of the stage.
+    pub fn requests_per_s(&self) -> f64 {
         self.requests as f64 / self.stage.time.as_secs_f64().max(1e-9)
+    }
+
+    /// Complete responses per second while the stage lasted.
+    pub fn responses_per_s(&self) -> f64 {
+        self.responses_meanwhile as f64 / self.stage.time.as_secs_f64().max(1e-9)
     }
 }
 
@@ -120,9 +132,9 @@ impl ThreadUse {
 }
 
 impl Outcome {
-    /// Complete responses per second.
+    /// Complete responses per second: [`Outcome::rate_requests`] over the counted time.
     pub fn requests_per_s(&self) -> f64 {
-        self.requests as f64 / self.elapsed.as_secs_f64().max(1e-9)
+        self.rate_requests as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
     /// TLS handshakes per second, if connections are encrypted.

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use flatout_lane::clock;
 
+use crate::find_max::OfferedLoad;
 use crate::outcome::{Outcome, StageOutcome, ThreadUse};
+use crate::pace::Pacing;
 use crate::plan::{Error, Plan};
 use crate::probe::probe;
 use crate::server_cpu::ServerProcesses;
@@ -112,21 +114,37 @@ fn watch_over(
     after?.since(&before?)
 }
 
+/// The responses that count for the rate. A server that keeps up has served all requests; the few that were in service
+/// at the planned end belong to it. One that falls behind has served what came until then.
+fn rate_requests(plan: &Plan, tally: &Tally, answered: u64) -> u64 {
+    let rate_per_s = match plan.pacing {
+        Pacing::Closed => return tally.requests,
+        Pacing::Open { per_s, .. } => per_s,
+        Pacing::Staged { .. } => plan.stages.last().map_or(0.0, |stage| stage.to_per_s),
+    };
+    let service = Duration::from_nanos(tally.latency.histogram().min());
+    let load = OfferedLoad { offered: tally.requests, answered, rate_per_s, service };
+    if load.is_sustained() { tally.requests } else { answered }
+}
+
 fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
-    let mut tally = Tally::new(plan.pacing != crate::pace::Pacing::Closed, &plan.stages);
+    let mut tally = Tally::new(plan.pacing != Pacing::Closed, &plan.stages);
     all.iter().for_each(|one| tally.merge(&one.tally));
     let begin_ns = all.iter().map(|one| one.times.begin_ns).min().unwrap_or(0);
     let end_ns = all.iter().map(|one| one.times.end_ns).max().unwrap_or(0);
     let over_ns = all.iter().map(|one| one.over_ns).max().unwrap_or(0);
     // If it ended early, by count or by the user, the time runs until the last response. Otherwise it runs until the
-    // planned end, unless the responses of an open loop took longer.
+    // planned end.
     let counted_to_ns = match over_ns < end_ns {
         true if plan.requests_max.is_some() => tally.last_answer_ns,
         true => over_ns,
-        false => end_ns.max(tally.last_answer_ns),
+        false => end_ns,
     };
+    let answered_in_time = sum(all, |one| one.answered_in_time);
     Outcome {
         requests: tally.requests,
+        rate_requests: rate_requests(plan, &tally, answered_in_time),
+        open_wait: Duration::from_nanos(tally.last_answer_ns.saturating_sub(counted_to_ns)),
         errors: tally.errors,
         statuses: tally.statuses,
         elapsed: Duration::from_nanos(counted_to_ns.saturating_sub(begin_ns)),
@@ -143,7 +161,7 @@ fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
         sequence: plan.subscribe.map(|_| tally.sequence),
         unanswered: sum(all, |one| one.unanswered),
         unsent: sum(all, |one| one.unsent),
-        answered_in_time: sum(all, |one| one.answered_in_time),
+        answered_in_time,
         threads: all
             .iter()
             .map(|one| ThreadUse {

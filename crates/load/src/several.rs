@@ -7,7 +7,9 @@ use flatout_trial::Random;
 use flatout_trial::compare::{Level, Verdict, judge, judge_planned};
 
 use crate::candidate::Candidate;
-use crate::find_max::{OfferedLoad, RateStep, Slo, best, confirmed, next_rate, rate_to_confirm, step_time};
+use crate::find_max::{
+    Miss, OfferedLoad, RateStep, Slo, best, confirmed, next_rate, rate_to_confirm, step_time,
+};
 use crate::outcome::Outcome;
 use crate::pace::{Arrival, Pacing};
 use crate::plan::{Error, Plan};
@@ -28,6 +30,8 @@ pub struct Control<'c> {
 pub struct Duel {
     /// The first candidate's run with the median requests per second.
     pub outcome: Outcome,
+    /// The same of the second candidate.
+    pub other: Outcome,
     /// Correct responses per second in each pair: the first's, the second's.
     pub pairs: Vec<(f64, f64)>,
     /// The verdict on them.
@@ -101,11 +105,12 @@ pub fn search(plan: &Plan, objective: &Slo, control: &mut Control<'_>) -> Result
                 Some(_) => break,
             }
         };
-        let outcome = control.run(&at(per_s))?;
+        let plan = at(per_s);
+        let outcome = control.run(&plan)?;
         if control.is_stopped() {
             break;
         }
-        steps.push(objective.step(per_s, &outcome));
+        steps.push(objective.step(per_s, plan.duration, &outcome));
         outcomes.push(outcome);
     }
     let told = confirmed(&steps)
@@ -122,8 +127,8 @@ pub fn search(plan: &Plan, objective: &Slo, control: &mut Control<'_>) -> Result
 }
 
 impl Slo {
-    /// The result of a run at a rate.
-    fn step(&self, rate_per_s: f64, outcome: &Outcome) -> RateStep {
+    /// The result of a run at a rate, for this time.
+    fn step(&self, rate_per_s: f64, time: Duration, outcome: &Outcome) -> RateStep {
         let latency_ns = outcome.latency.percentile(self.percent);
         let load = OfferedLoad {
             offered: outcome.requests,
@@ -131,11 +136,21 @@ impl Slo {
             rate_per_s,
             service: Duration::from_nanos(outcome.latency.histogram().min()),
         };
-        let is_met = u128::from(latency_ns) <= self.latency_max.as_nanos()
-            && outcome.requests > 0
-            && load.is_sustained()
-            && outcome.errors.sum() + outcome.unsent == 0;
-        RateStep { rate_per_s, latency_ns, is_met }
+        let per_s = |requests: u64| requests as f64 / time.as_secs_f64().max(1e-9);
+        let miss = if outcome.errors.sum() > 0 {
+            Some(Miss::Errors(outcome.errors.sum()))
+        } else if outcome.requests == 0 {
+            Some(Miss::NoResponse)
+        } else if u128::from(latency_ns) > self.latency_max.as_nanos() {
+            Some(Miss::Latency)
+        } else if outcome.unsent > 0 {
+            Some(Miss::Unsent { sent_per_s: per_s(outcome.requests + outcome.unanswered) })
+        } else if !load.is_sustained() {
+            Some(Miss::Backlog { answered_per_s: per_s(outcome.answered_in_time) })
+        } else {
+            None
+        };
+        RateStep { rate_per_s, latency_ns, miss }
     }
 }
 
@@ -154,7 +169,7 @@ pub fn duel(
     let mut random = Random::new(one.plan.seed);
     let mut is_swapped = false;
     for turn in 0..2 * pairs {
-        if control.is_stopped() && !outcomes[0].is_empty() {
+        if control.is_stopped() && outcomes.iter().all(|of| !of.is_empty()) {
             break;
         }
         if turn % 2 == 0 {
@@ -172,13 +187,14 @@ pub fn duel(
         true => judge_planned(&figures, Level::ONE),
         false => judge(&figures, Level::ONE),
     };
-    Ok(Duel { outcome: median(ones), pairs: figures, verdict })
+    Ok(Duel { outcome: median(ones), other: median(others), pairs: figures, verdict })
 }
 
 /// Correct responses per second: a candidate must not win with wrong responses.
 fn good_per_s(outcome: &Outcome) -> f64 {
     let bad = outcome.errors.of(ErrorKind::BadStatus) + outcome.errors.of(ErrorKind::UnexpectedBody);
-    outcome.requests.saturating_sub(bad) as f64 / outcome.elapsed.as_secs_f64().max(1e-9)
+    let good_share = outcome.requests.saturating_sub(bad) as f64 / outcome.requests.max(1) as f64;
+    outcome.requests_per_s() * good_share
 }
 
 /// The median outcome; of an even number, the lower one.

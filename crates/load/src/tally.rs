@@ -85,6 +85,8 @@ pub(crate) struct StageTally {
     /// When it ends, from the start of the counted time.
     end_ns: u64,
     pub(crate) requests: u64,
+    /// Responses that came while it lasted.
+    pub(crate) responses_meanwhile: u64,
     pub(crate) errors: u64,
     pub(crate) latency: Latency,
 }
@@ -219,7 +221,13 @@ impl Tally {
             *end_ns += stage.time.as_nanos() as u64;
             Some(*end_ns)
         });
-        let stage = |end_ns| StageTally { end_ns, requests: 0, errors: 0, latency: Latency::new() };
+        let stage = |end_ns| StageTally {
+            end_ns,
+            requests: 0,
+            responses_meanwhile: 0,
+            errors: 0,
+            latency: Latency::new(),
+        };
         Tally {
             requests: 0,
             errors: Errors::default(),
@@ -248,6 +256,10 @@ impl Tally {
         if let Some(stage) = self.stage(due_ns, begin_ns) {
             stage.requests += 1;
             stage.latency.record(now_ns.saturating_sub(due_ns));
+            let since_ns = now_ns.saturating_sub(begin_ns);
+            if let Some(stage) = self.stages.iter_mut().find(|stage| since_ns < stage.end_ns) {
+                stage.responses_meanwhile += 1;
+            }
         }
         self.count(now_ns, begin_ns);
     }
@@ -326,6 +338,7 @@ impl Tally {
         self.last_answer_ns = self.last_answer_ns.max(other.last_answer_ns);
         for (stage, other) in self.stages.iter_mut().zip(&other.stages) {
             stage.requests += other.requests;
+            stage.responses_meanwhile += other.responses_meanwhile;
             stage.errors += other.errors;
             stage.latency.merge(&other.latency);
         }

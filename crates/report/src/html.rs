@@ -4,14 +4,17 @@
 use flatout_load::{ErrorKind, Latency, Outcome};
 
 use crate::page::{self, document, escape, section};
-use crate::plot::{Line, Plot, Scale, Tick};
+use crate::plot::{Kind, Line, Plot, Scale, Tick};
+use crate::text::percentile;
 use crate::unit::{count, round_time, time};
-use crate::{Measured, json, limit, stages, text};
+use crate::{Measured, comparison, json, limit, search, stages, text};
 
-/// The table of stages.
-const STYLE: &str = ".scroll { overflow-x: auto; }
+/// The tables.
+const STYLE: &str = ".side { margin: .2rem 0; overflow-wrap: anywhere; }
+.scroll { overflow-x: auto; }
 .stages { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .stages th, .stages td { text-align: right; padding: .3em 1em .3em 0; white-space: nowrap; }
+.stages td:first-child, .stages th:first-child { text-align: left; }
 ";
 
 /// A standalone page.
@@ -20,21 +23,34 @@ pub fn html(measured: &Measured) -> String {
     let url = escape(&measured.url);
     let origin = &measured.origin;
     let made = format!("<code>{}</code><br>{}", escape(&origin.command), escape(&origin.date));
-    let mut body = format!("<h1>{url}</h1>\n<p class=sub>{made} · {}</p>\n", machine(measured));
+    let heading = match measured.comparison.is_some() {
+        true => "A comparison".to_owned(),
+        false => url,
+    };
+    let mut body = format!("<h1>{heading}</h1>\n<p class=sub>{made} · {}</p>\n", machine(measured));
     for warning in measured.warnings() {
         body.push_str(&format!("<p class=warning>{}</p>\n", escape(&warning)));
+    }
+    if let Some(compared) = &measured.comparison {
+        body.push_str(&section("Comparison", &comparison::html(measured, compared)));
+        body.push_str(&format!("<h2>The median run of {}</h2>\n", comparison::SIDES[0]));
+    }
+    if let Some(sentence) = search::sentence(measured) {
+        body.push_str(&format!("<p><b>{}</b></p>\n", escape(&sentence)));
     }
     body.push_str(&cards(outcome));
     body.push_str(&format!("<p>Limit: {}</p>\n", escape(&limit(measured).reason)));
     if outcome.elapsed.as_secs() > 1 {
         body.push_str(&section("Throughput over time", &throughput(outcome)));
     }
-    body.push_str(&section("Latency by percentile", &percentiles(outcome)));
+    if outcome.latency.count() > 0 {
+        body.push_str(&section("Latency by percentile", &percentiles(outcome)));
+    }
     if !outcome.stages.is_empty() {
         body.push_str(&section("Stages", &stages(outcome)));
     }
-    if !measured.steps.is_empty() {
-        body.push_str(&section("Latency against rate", &curve(measured)));
+    if let Some(chart) = search::chart(measured) {
+        body.push_str(&section("Latency against rate", &chart));
     }
     body.push_str(&section("As text", &format!("<pre>{}</pre>", escape(&text::text(measured, true)))));
     let setup =
@@ -53,10 +69,10 @@ fn cards(outcome: &Outcome) -> String {
         ErrorKind::ALL.into_iter().filter(|kind| outcome.errors.of(*kind) > 0).map(|kind| kind.name());
     let errors: Vec<&str> = errors.collect();
     let mut cards = vec![
-        (count(outcome.requests_per_s() as u64), "requests/s".to_owned()),
-        (time(outcome.latency.percentile(50.0) as f64), "p50".to_owned()),
-        (time(outcome.latency.percentile(99.0) as f64), "p99".to_owned()),
-        (time(outcome.latency.percentile(99.9) as f64), "p99.9".to_owned()),
+        (count(outcome.requests_per_s().round() as u64), "requests/s".to_owned()),
+        (percentile(&outcome.latency, 50.0), "p50".to_owned()),
+        (percentile(&outcome.latency, 99.0), "p99".to_owned()),
+        (percentile(&outcome.latency, 99.9), "p99.9".to_owned()),
         (count(outcome.errors.sum()), format!("errors {}", errors.join(", "))),
     ];
     if let Some((user, kernel)) = outcome.server_cpu_us_per_request() {
@@ -72,8 +88,15 @@ fn throughput(outcome: &Outcome) -> String {
         outcome.series[..whole].iter().enumerate().map(|(at, value)| (at as f64, *value as f64)).collect();
     let step = (whole / 10).max(1);
     let marks = (0..whole).step_by(step).map(|at| Tick { at: at as f64, text: format!("{at} s") }).collect();
-    let lines = vec![Line { name: "requests/s", class: "one", points }];
-    Plot { lines, x_ticks: marks, y_scale: Scale::Even, y_text: |value| count(value as u64) }.svg()
+    let lines = vec![Line { name: "requests/s".into(), class: "one", kind: Kind::Line, points }];
+    Plot {
+        lines,
+        labels: Vec::new(),
+        x_ticks: marks,
+        y_scale: Scale::Even,
+        y_text: |value| count(value as u64),
+    }
+    .svg()
 }
 
 /// A table of stages.
@@ -93,9 +116,19 @@ fn nines(percent: f64) -> f64 {
 
 fn percentiles(outcome: &Outcome) -> String {
     let name = if outcome.latency_raw.is_some() { "since it was due" } else { "latency" };
-    let mut lines = vec![Line { name, class: "one", points: distribution(&outcome.latency) }];
+    let mut lines = vec![Line {
+        name: name.into(),
+        class: "one",
+        kind: Kind::Line,
+        points: distribution(&outcome.latency),
+    }];
     if let Some(raw) = &outcome.latency_raw {
-        lines.push(Line { name: "raw: since it was sent", class: "two", points: distribution(raw) });
+        lines.push(Line {
+            name: "raw: since it was sent".into(),
+            class: "two",
+            kind: Kind::Line,
+            points: distribution(raw),
+        });
     }
     percentile_plot(lines)
 }
@@ -105,7 +138,7 @@ pub(crate) fn percentile_plot(lines: Vec<Line>) -> String {
     let marks = [0.0, 90.0, 99.0, 99.9, 99.99, 99.999];
     let x_ticks =
         marks.into_iter().map(|percent| Tick { at: nines(percent), text: format!("{percent} %") }).collect();
-    Plot { lines, x_ticks, y_scale: Scale::Log, y_text: round_time }.svg()
+    Plot { lines, labels: Vec::new(), x_ticks, y_scale: Scale::Log, y_text: round_time }.svg()
 }
 
 /// Points of a [`percentile_plot`].
@@ -116,21 +149,6 @@ pub(crate) fn distribution(latency: &Latency) -> Vec<(f64, f64)> {
         .map(|at| last * f64::from(at) / 200.0)
         .map(|nines| (nines, latency.percentile(100.0 * (1.0 - 10f64.powf(-nines))) as f64))
         .collect()
-}
-
-fn curve(measured: &Measured) -> String {
-    let mut points: Vec<(f64, f64)> = measured
-        .steps
-        .iter()
-        .map(|step| (step.rate_per_s.max(1.0).log10(), step.latency_ns as f64))
-        .collect();
-    points.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let x_ticks = points.iter().step_by((points.len() / 5).max(1));
-    let x_ticks =
-        x_ticks.map(|(at, _)| Tick { at: *at, text: format!("{}/s", count(10f64.powf(*at) as u64)) });
-    let x_ticks = x_ticks.collect();
-    let lines = vec![Line { name: "latency", class: "one", points }];
-    Plot { lines, x_ticks, y_scale: Scale::Log, y_text: round_time }.svg()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The result for programs: one JSON object, whose fields are documented by the test below and never change meaning.
 
+use flatout_load::find_max::confirmed;
 use flatout_load::{
     Arrival, ErrorKind, Handshakes, Latency, Outcome, Pacing, Request, Security, Sequence, StageOutcome,
     Transport,
@@ -7,7 +8,7 @@ use flatout_load::{
 use flatout_trial::compare::Word;
 use serde_json::{Map, Value, json};
 
-use crate::{Measured, Opponent, limit};
+use crate::{Measured, Opponent, limit, search};
 
 /// One object over several lines.
 pub fn json(measured: &Measured) -> String {
@@ -67,8 +68,10 @@ fn optional(measured: &Measured, fields: &mut Map<String, Value>) {
         fields.insert("sequence".to_owned(), figures);
     }
     if !measured.steps.is_empty() {
-        let step = |step: &flatout_load::find_max::RateStep| json!({ "rate_per_s": step.rate_per_s, "latency_ns": step.latency_ns, "met": step.is_met });
+        let step = |step: &flatout_load::find_max::RateStep| json!({ "rate_per_s": step.rate_per_s, "latency_ns": step.latency_ns, "met": step.is_met() });
         fields.insert("steps".to_owned(), measured.steps.iter().map(step).collect());
+        fields.insert("highest_rate_per_s".to_owned(), json!(confirmed(&measured.steps)));
+        fields.insert("answer".to_owned(), json!(search::sentence(measured)));
     }
     if !measured.outcome.stages.is_empty() {
         fields.insert("stages".to_owned(), measured.outcome.stages.iter().map(stage).collect());
@@ -84,7 +87,8 @@ fn stage(found: &StageOutcome) -> Value {
         "from_per_s": found.stage.from_per_s,
         "to_per_s": found.stage.to_per_s,
         "requests": found.requests,
-        "requests_per_s": found.responses_per_s(),
+        "requests_per_s": found.requests_per_s(),
+        "responses_per_s": found.responses_per_s(),
         "errors": found.errors,
         "latency_ns": latency(&found.latency),
     })
@@ -126,7 +130,19 @@ fn compared(comparison: &Opponent, fields: &mut Map<String, Value>) {
     fields.insert("ratio_high".to_owned(), json!(comparison.verdict.high));
     fields.insert("verdict".to_owned(), json!(verdict));
     fields.insert("vs".to_owned(), json!(comparison.other));
+    fields.insert("vs_run".to_owned(), other_run(&comparison.outcome));
     fields.insert("pairs_requests_per_s".to_owned(), json!(comparison.pairs));
+}
+
+/// The other candidate's median run.
+fn other_run(outcome: &Outcome) -> Value {
+    let cpu = outcome.server_cpu_us_per_request();
+    json!({
+        "requests_per_s": outcome.requests_per_s(),
+        "latency_ns": latency(&outcome.latency),
+        "errors_sum": outcome.errors.sum(),
+        "server_cpu_us_per_request": cpu.map(|(user, kernel)| json!({ "user": user, "kernel": kernel })),
+    })
 }
 
 fn errors(outcome: &Outcome) -> Value {

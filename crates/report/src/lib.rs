@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod climb;
+mod comparison;
 pub mod csv;
 pub mod flame;
 pub mod hdr;
@@ -24,13 +25,14 @@ mod origin;
 mod page;
 mod plot;
 pub mod require;
+mod search;
 pub mod secret;
 mod stages;
 pub mod text;
 pub mod unit;
 mod verdict;
 
-use flatout_load::find_max::{RateStep, confirmed};
+use flatout_load::find_max::{RateStep, Slo, confirmed};
 use flatout_load::{Outcome, Plan};
 use flatout_trial::compare::Verdict;
 
@@ -53,6 +55,8 @@ pub struct Measured {
     pub trials: Vec<f64>,
     /// The steps of a search for the highest rate.
     pub steps: Vec<RateStep>,
+    /// The objective of that search.
+    pub objective: Option<Slo>,
     /// The comparison with another candidate.
     pub comparison: Option<Opponent>,
     /// The machine.
@@ -82,6 +86,7 @@ impl Measured {
             request.fields.iter_mut().for_each(|(name, text)| *text = value(name, text));
         }
         if let Some(comparison) = &mut self.comparison {
+            comparison.one = masked(&comparison.one);
             comparison.other = masked(&comparison.other);
         }
         self
@@ -91,8 +96,12 @@ impl Measured {
 /// The comparison with another candidate.
 #[derive(Debug, Clone)]
 pub struct Opponent {
+    /// The measured candidate: its URL or its command.
+    pub one: String,
     /// The other candidate: its URL or its command.
     pub other: String,
+    /// The other candidate's run with the median requests per second.
+    pub outcome: Outcome,
     /// Requests per second in each pair: of the measured candidate, of the other.
     pub pairs: Vec<(f64, f64)>,
     /// The verdict on their ratio.

@@ -55,6 +55,7 @@ svg { width: 100%; height: auto; } svg text { fill: var(--dim); font: 12px syste
   pre { white-space: pre-wrap; overflow-wrap: anywhere; } }
 .grid { stroke: var(--line); } .line { fill: none; stroke-width: 2; }
 .one { stroke: var(--one); fill: var(--one); } .two { stroke: var(--two); fill: var(--two); } .line { fill: none; }
+.dashes { stroke-dasharray: 5 4; } .ring { fill: none; stroke: var(--ink); stroke-width: 2; } svg .label { fill: var(--ink); }
 @media print { body { font-size: 11pt; } section, .rung, tr, .card { break-inside: avoid; } h2 { break-after: avoid; }
   pre { white-space: pre-wrap; } details::details-content { content-visibility: visible; block-size: auto; } }
 pre { background: var(--card); padding: .8rem; overflow-x: auto; border-radius: .4rem; font-size: .85rem; }

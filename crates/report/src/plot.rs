@@ -1,10 +1,14 @@
 //! Lines over two axes, as SVG. Coordinates are in pixels of a fixed frame that scales with the page.
 
+use std::borrow::Cow;
+
 use crate::page::escape;
 
 /// A plot: all lines share both axes.
 pub(crate) struct Plot {
     pub(crate) lines: Vec<Line>,
+    /// Points with a text.
+    pub(crate) labels: Vec<Label>,
     pub(crate) x_ticks: Vec<Tick>,
     pub(crate) y_scale: Scale,
     /// Formats a value of the vertical axis.
@@ -22,10 +26,32 @@ pub(crate) enum Scale {
 
 /// One line, in the order of its x values.
 pub(crate) struct Line {
-    pub(crate) name: &'static str,
+    /// Empty to keep it out of the legend.
+    pub(crate) name: Cow<'static, str>,
     /// The CSS class, for its colour.
     pub(crate) class: &'static str,
+    pub(crate) kind: Kind,
     pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// How the points of a line are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Connected.
+    Line,
+    /// Connected by dashes.
+    Dashes,
+    /// Each as a dot.
+    Dots,
+    /// Each as a cross.
+    Crosses,
+}
+
+/// A text at a point.
+pub(crate) struct Label {
+    pub(crate) x: f64,
+    pub(crate) y: f64,
+    pub(crate) text: String,
 }
 
 /// A mark on the horizontal axis.
@@ -103,22 +129,84 @@ impl Plot {
                 HEIGHT - 8.0
             ));
         }
-        for (index, line) in self.lines.iter().enumerate() {
-            let path: Vec<String> =
-                line.points.iter().map(|point| format!("{:.1},{:.1}", x(point.0), y(point.1))).collect();
-            let (class, name, at) = (line.class, escape(line.name), LEFT + LEGEND_WIDTH * index as f64);
-            svg.push_str(&format!("<polyline class=\"line {class}\" points=\"{}\"/>\n", path.join(" ")));
-            for point in line.points.iter().filter(|_| line.points.len() < DOTS_MAX) {
-                let (x, y) = (x(point.0), y(point.1));
-                svg.push_str(&format!("<circle class={class} cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>\n"));
+        let mut legend_at = LEFT;
+        for line in &self.lines {
+            let points: Vec<(f64, f64)> = line.points.iter().map(|point| (x(point.0), y(point.1))).collect();
+            svg.push_str(&line.picture(&points));
+            if !line.name.is_empty() {
+                svg.push_str(&line.legend(legend_at));
+                legend_at += LEGEND_WIDTH.min((width - LEFT) / self.lines.len() as f64);
             }
+        }
+        for label in &self.labels {
+            let (x, y) = (x(label.x), y(label.y));
+            // On the side with more room.
+            let (anchor, x_text) = if x > width / 2.0 { ("end", x - 10.0) } else { ("start", x + 10.0) };
             svg.push_str(&format!(
-                "<circle class={class} cx=\"{at}\" cy=\"12\" r=\"4\"/><text x=\"{}\" y=\"16\">{name}</text>\n",
-                at + 10.0
+                "<circle class=ring cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"7\"/><text class=label x=\"{x_text:.1}\" y=\"{:.1}\" \
+                 text-anchor={anchor}>{}</text>\n",
+                y - 8.0,
+                escape(&label.text)
             ));
         }
         svg.push_str("</svg>");
         svg
+    }
+}
+
+impl Line {
+    /// The points, given in pixels.
+    fn picture(&self, points: &[(f64, f64)]) -> String {
+        let class = self.class;
+        let mut svg = String::new();
+        if matches!(self.kind, Kind::Line | Kind::Dashes) {
+            let dashes = if self.kind == Kind::Dashes { " dashes" } else { "" };
+            let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            svg.push_str(&format!(
+                "<polyline class=\"line {class}{dashes}\" points=\"{}\"/>\n",
+                path.join(" ")
+            ));
+        }
+        let has_marks = match self.kind {
+            Kind::Line => points.len() < DOTS_MAX && !self.name.is_empty(),
+            Kind::Dashes => false,
+            Kind::Dots | Kind::Crosses => true,
+        };
+        for (x, y) in points.iter().filter(|_| has_marks) {
+            svg.push_str(&self.mark(*x, *y, 3.0));
+        }
+        svg
+    }
+
+    /// One mark of this line.
+    fn mark(&self, x: f64, y: f64, size: f64) -> String {
+        let class = self.class;
+        match self.kind {
+            Kind::Crosses => format!(
+                "<path class=\"line {class}\" d=\"M{:.1} {:.1}l{d:.1} {d:.1}m0 -{d:.1}l-{d:.1} {d:.1}\"/>\n",
+                x - size,
+                y - size,
+                d = 2.0 * size
+            ),
+            Kind::Dashes => format!(
+                "<path class=\"line {class} dashes\" d=\"M{:.1} {y:.1}h{:.1}\"/>\n",
+                x - 2.0 * size,
+                4.0 * size
+            ),
+            Kind::Line | Kind::Dots => {
+                format!("<circle class={class} cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{size}\"/>\n")
+            }
+        }
+    }
+
+    /// The line's mark and its name above the plot.
+    fn legend(&self, at: f64) -> String {
+        format!(
+            "{}<text x=\"{}\" y=\"16\">{}</text>\n",
+            self.mark(at, 12.0, 4.0),
+            at + 12.0,
+            escape(&self.name)
+        )
     }
 }
 

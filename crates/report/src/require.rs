@@ -240,6 +240,7 @@ pub(crate) mod tests {
             outcome,
             trials: Vec::new(),
             steps: Vec::new(),
+            objective: None,
             comparison: None,
             machine,
             origin,

@@ -1,8 +1,9 @@
-//! Stages of an open loop, as rows of a table: what was offered, and what has come back.
+//! Stages of an open loop, as rows of a table: what was offered, and what came back meanwhile.
 
 use flatout_load::StageOutcome;
 
-use crate::unit::{count, round_time, time};
+use crate::text::percentile;
+use crate::unit::{count, round_time};
 
 /// The columns.
 pub(crate) const HEADS: [&str; 7] = ["stage", "offered/s", "responses/s", "p50", "p99", "max", "errors"];
@@ -16,8 +17,7 @@ pub(crate) fn rows(stages: &[StageOutcome]) -> impl Iterator<Item = [String; HEA
             true => rate(stage.to_per_s),
             false => format!("{}..{}", rate(stage.from_per_s), rate(stage.to_per_s)),
         };
-        let [p50, p99, max] =
-            [latency.percentile(50.0), latency.percentile(99.0), latency.max()].map(|ns| time(ns as f64));
+        let [p50, p99, max] = [50.0, 99.0, 100.0].map(|percent| percentile(latency, percent));
         let length = round_time(stage.time.as_nanos() as f64);
         [length, offered, rate(found.responses_per_s()), p50, p99, max, count(found.errors)]
     })
@@ -34,10 +34,16 @@ mod tests {
         let stage = |text: &str, requests| {
             let mut latency = Latency::new();
             latency.record_several(2_000_000, requests);
-            StageOutcome { stage: text.parse().unwrap(), requests, errors: 1, latency }
+            StageOutcome {
+                stage: text.parse().unwrap(),
+                requests,
+                responses_meanwhile: requests - 90,
+                errors: 1,
+                latency,
+            }
         };
         let found: Vec<_> = rows(&[stage("10s:100", 990), stage("2s:0..5000", 4000)]).collect();
-        assert_eq!(found[0], ["10s", "100", "99", "2.00ms", "2.00ms", "2.00ms", "1"]);
-        assert_eq!(found[1][..3], ["2s", "0..5,000", "2,000"]);
+        assert_eq!(found[0], ["10s", "100", "90", "2.00ms", "2.00ms", "2.00ms", "1"]);
+        assert_eq!(found[1][..3], ["2s", "0..5,000", "1,955"]);
     }
 }

@@ -1,13 +1,12 @@
 //! The result for a terminal, in the order that users of wrk expect.
 
 use std::fmt::Write;
+use std::time::Duration;
 
-use flatout_load::find_max::RateStep;
 use flatout_load::{Agreed, Arrival, ErrorKind, Latency, Outcome, Pacing, Plan, Sequence, StageOutcome};
-use flatout_trial::compare::{Verdict, Word};
 
 use crate::unit::{bytes, count, round_time, time};
-use crate::{Measured, Opponent, histogram, limit, stages};
+use crate::{Measured, comparison, histogram, limit, search, stages};
 
 /// Columns of the widest bar of a plot.
 const BAR_COLUMNS: f64 = 40.0;
@@ -23,11 +22,16 @@ const LONG: &[f64] = &[10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99
 pub fn text(measured: &Measured, detailed: bool) -> String {
     let (plan, outcome) = (&measured.plan, &measured.outcome);
     let mut out = String::new();
+    if let Some(compared) = &measured.comparison {
+        comparison::text(&mut out, measured, compared);
+    }
     verdict(&mut out, measured);
     headline(&mut out, measured);
     latencies(&mut out, outcome, if detailed { LONG } else { SHORT });
-    let _ = writeln!(out, "  Latency histogram");
-    distribution(&mut out, &outcome.latency);
+    if outcome.latency.count() > 0 {
+        let _ = writeln!(out, "  Latency histogram");
+        distribution(&mut out, &outcome.latency);
+    }
     totals(&mut out, plan, outcome);
     trials(&mut out, &measured.trials);
     costs(&mut out, outcome);
@@ -35,10 +39,7 @@ pub fn text(measured: &Measured, detailed: bool) -> String {
         let _ = writeln!(out, "  {} connections were open at the end", count(outcome.connections_held));
     }
     stages(&mut out, &outcome.stages);
-    curve(&mut out, &measured.steps);
-    if let Some(comparison) = &measured.comparison {
-        compared(&mut out, &measured.url, comparison);
-    }
+    search::table(&mut out, measured);
     for warning in measured.warnings() {
         let _ = writeln!(out, "warning: {warning}");
     }
@@ -56,20 +57,40 @@ pub fn sparkline(values: &[f64]) -> String {
 fn verdict(out: &mut String, measured: &Measured) {
     let outcome = &measured.outcome;
     let what = if measured.plan.subscribe.is_some() { "messages/s" } else { "requests/s" };
-    let [p50, p99] = [50.0, 99.0].map(|percent| time(outcome.latency.percentile(percent) as f64));
+    let [p50, p99] = [50.0, 99.0].map(|percent| percentile(&outcome.latency, percent));
     let errors = match outcome.errors.sum() {
         0 => "no errors".to_owned(),
         1 => "1 error".to_owned(),
         sum => format!("{} errors", count(sum)),
     };
     let rate = count(outcome.requests_per_s().round() as u64);
+    if let Some(sentence) = search::sentence(measured) {
+        let _ = writeln!(out, "{sentence}");
+    }
     let _ = writeln!(out, "{rate} {what}   p50 {p50}   p99 {p99}   {errors}");
     let _ = writeln!(out, "limit: {}\n", limit(measured).reason);
 }
 
+/// A percentile; a dash without latencies.
+pub(crate) fn percentile(latency: &Latency, percent: f64) -> String {
+    known(latency, latency.percentile(percent) as f64)
+}
+
+fn known(latency: &Latency, nanoseconds: f64) -> String {
+    if latency.count() == 0 { "–".to_owned() } else { time(nanoseconds) }
+}
+
+/// From here on, open requests that were waited for are mentioned.
+const OPEN_WAIT_MIN: Duration = Duration::from_millis(100);
+
 fn headline(out: &mut String, measured: &Measured) {
     let plan = &measured.plan;
-    let _ = writeln!(out, "Running {:.1?} test @ {}", measured.outcome.elapsed, measured.url);
+    let (elapsed, wait) = (measured.outcome.elapsed, measured.outcome.open_wait);
+    let more = match wait >= OPEN_WAIT_MIN {
+        true => format!(", then {wait:.1?} for open requests"),
+        false => String::new(),
+    };
+    let _ = writeln!(out, "Running {elapsed:.1?} test{more} @ {}", measured.url);
     let _ = writeln!(
         out,
         "  {} and {}, {}",
@@ -128,9 +149,10 @@ fn latencies(out: &mut String, outcome: &Outcome, percentiles: &[f64]) {
 fn line(out: &mut String, name: &str, latency: &Latency, percentiles: &[f64]) {
     let _ = write!(out, "  {name:<22}");
     for percent in percentiles {
-        let _ = write!(out, "{:>10}", time(latency.percentile(*percent) as f64));
+        let _ = write!(out, "{:>10}", percentile(latency, *percent));
     }
-    let _ = writeln!(out, "{:>10}{:>10}", time(latency.max() as f64), time(latency.mean()));
+    let _ =
+        writeln!(out, "{:>10}{:>10}", known(latency, latency.max() as f64), known(latency, latency.mean()));
 }
 
 /// The histogram as bars; rows that are too small for an eighth of a column have at least a mark.
@@ -170,7 +192,12 @@ fn totals(out: &mut String, plan: &Plan, outcome: &Outcome) {
         None => ("requests", "Requests"),
     };
     let read = bytes(outcome.bytes_read as f64);
-    let _ = writeln!(out, "  {} {what} in {:.2?}, {read} read", count(outcome.requests), outcome.elapsed);
+    let meanwhile = match outcome.rate_requests < outcome.requests {
+        true => format!(", {} of them in the measured", count(outcome.rate_requests)),
+        false => " in".to_owned(),
+    };
+    let _ =
+        writeln!(out, "  {} {what}{meanwhile} {:.2?}, {read} read", count(outcome.requests), outcome.elapsed);
     statuses(out, outcome);
     if outcome.errors.sum() > 0 {
         let kinds = ErrorKind::ALL.into_iter().filter(|kind| outcome.errors.of(*kind) > 0);
@@ -188,7 +215,11 @@ fn totals(out: &mut String, plan: &Plan, outcome: &Outcome) {
         );
     }
     let _ = writeln!(out, "{title}/sec: {:>12.2}", outcome.requests_per_s());
-    let per_s = outcome.bytes_read as f64 / outcome.elapsed.as_secs_f64().max(1e-9);
+    let bytes_each = outcome.bytes_read as f64 / outcome.requests.max(1) as f64;
+    let per_s = match outcome.requests {
+        0 => outcome.bytes_read as f64 / outcome.elapsed.as_secs_f64().max(1e-9),
+        _ => bytes_each * outcome.requests_per_s(),
+    };
     let _ = writeln!(out, "Transfer/sec: {:>12}", bytes(per_s));
     if outcome.series.len() > 1 {
         let values: Vec<f64> =
@@ -235,12 +266,18 @@ fn costs(out: &mut String, outcome: &Outcome) {
         );
     }
     if let Some(cost) = outcome.machine_cpu_us_per_request() {
-        let _ = writeln!(out, "  CPU of the machine without this client: {cost:.2} µs per request");
+        let _ = writeln!(
+            out,
+            "  CPU of the machine without this client: {cost:.2} µs per request (other programs included)"
+        );
     }
     let shares: Vec<String> =
         outcome.threads.iter().map(|thread| format!("{:.0} %", thread.share() * 100.0)).collect();
-    let each = outcome.client_cpu_us_per_request();
-    let _ = writeln!(out, "  CPU of the client: {each:.2} µs per request, threads at {}", shares.join(", "));
+    let each = match outcome.requests {
+        0 => String::new(),
+        _ => format!("{:.2} µs per request, ", outcome.client_cpu_us_per_request()),
+    };
+    let _ = writeln!(out, "  CPU of the client: {each}threads at {}", shares.join(", "));
 }
 
 /// A table of stages.
@@ -251,37 +288,6 @@ fn stages(out: &mut String, found: &[StageOutcome]) {
         let times = times.map(|time| format!("{time:>10}")).concat();
         let _ = writeln!(out, "  {length:>8} {offered:>17} {responses:>13}{times}{errors:>10}");
     }
-}
-
-fn curve(out: &mut String, steps: &[RateStep]) {
-    let Some(longest) = steps.iter().map(|step| step.latency_ns).max() else { return };
-    let mut sorted: Vec<&RateStep> = steps.iter().collect();
-    sorted.sort_by(|one, other| one.rate_per_s.total_cmp(&other.rate_per_s));
-    let _ = writeln!(out, "  {:>12} {:>10}  objective", "requests/s", "latency");
-    for step in sorted {
-        // Logarithmic from 1 µs on: latencies at saturation are a hundred times those below it.
-        let scale = |ns: u64| (ns as f64 / 1e3).max(1.0).ln();
-        let columns = (scale(step.latency_ns) / scale(longest).max(1e-9) * BAR_COLUMNS) as usize;
-        let met = if step.is_met { "met   " } else { "missed" };
-        let bar = "▇".repeat(columns.max(1));
-        let _ =
-            writeln!(out, "  {:>12.0} {:>10}  {met} {bar}", step.rate_per_s, time(step.latency_ns as f64));
-    }
-}
-
-fn compared(out: &mut String, url: &str, comparison: &Opponent) {
-    let Verdict { ratio, low, high, word } = comparison.verdict;
-    let sentence = match word {
-        Word::Faster => "is faster than",
-        Word::Slower => "is slower than",
-        Word::NoDifference => "does not differ significantly from",
-    };
-    let _ = writeln!(out, "{url} {sentence} {}", comparison.other);
-    let _ = writeln!(
-        out,
-        "  ratio of requests/s {ratio:.3}, 95 % confidence interval {low:.3} to {high:.3}, from {} pairs",
-        comparison.pairs.len()
-    );
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use flatout_load::{CLIENT_CPU_SHARE_MAX, Outcome, Pacing, ThreadUse};
 
-use crate::Measured;
 use crate::text::several;
 use crate::unit::count;
+use crate::{Measured, search};
 
 /// Above this share of all CPUs' time, the machine has nothing left.
 const MACHINE_SHARE_MAX: f64 = 0.95;
@@ -40,7 +40,7 @@ pub fn limit(measured: &Measured) -> Limit {
         let reason = "the publishers: subscribers get what is published, and this client sends no requests";
         return found("rate", reason.to_owned());
     }
-    if let Some(reason) = of_rate(measured) {
+    if let Some(reason) = search::limit_reason(measured).or_else(|| of_rate(measured)) {
         return found("rate", reason);
     }
     let busiest = outcome.threads.iter().map(ThreadUse::share).fold(0.0, f64::max);
@@ -75,7 +75,7 @@ fn of_rate(measured: &Measured) -> Option<String> {
         Pacing::Open { per_s, .. } => {
             let is_reached = outcome.requests_per_s() >= RATE_SHARE_MIN * per_s;
             (is_served && is_reached).then(|| {
-                format!("the given rate: the server kept up with {} requests/s", count(per_s as u64))
+                format!("the rate that was asked for (-R {}), and it was met", count(per_s.round() as u64))
             })
         }
     }

@@ -86,13 +86,20 @@ fn measure(url: &str, options: &BenchOptions) -> Result<Measured, Failure> {
     let mut screen = BenchScreen::new(is_screen, &masked(url), &plan, stop.clone());
     let mut control = Control { stop: &stop, watch: &mut |live| screen.show(live) };
     let (mut steps, mut comparison, mut figures) = (Vec::new(), None, Vec::new());
-    let outcome = if let Some(objective) = &options.find_max()? {
+    let objective = options.find_max()?;
+    let outcome = if let Some(objective) = &objective {
         let found = search(&plan, objective, &mut control).map_err(failure)?;
         (plan, steps) = (found.plan, found.steps);
         found.outcome
-    } else if let Some((one, other, name)) = candidates(&plan, options)? {
+    } else if let Some((one, other, [one_name, other_name])) = candidates(url, &plan, options)? {
         let found = duel(&one, &other, options.pairs, &mut control).map_err(failure)?;
-        comparison = Some(Opponent { other: name, pairs: found.pairs, verdict: found.verdict });
+        comparison = Some(Opponent {
+            one: one_name,
+            other: other_name,
+            outcome: found.other,
+            pairs: found.pairs,
+            verdict: found.verdict,
+        });
         found.outcome
     } else {
         let (outcome, all) = trials(&plan, options.trials, &mut control).map_err(failure)?;
@@ -102,25 +109,28 @@ fn measure(url: &str, options: &BenchOptions) -> Result<Measured, Failure> {
     screen.end();
     let machine = Machine::here();
     let origin = ResultOrigin::now(std::env::args().skip(1));
-    Ok(Measured { plan, url: url.to_owned(), outcome, trials: figures, steps, comparison, machine, origin })
+    let url = url.to_owned();
+    Ok(Measured { plan, url, outcome, trials: figures, steps, objective, comparison, machine, origin })
 }
 
-/// The two candidates of a comparison and the other one's name, if requested.
+/// The two candidates of a comparison and their names, if requested.
 fn candidates(
+    url: &str,
     plan: &flatout_load::Plan,
     options: &BenchOptions,
-) -> Result<Option<(Candidate, Candidate, String)>, Failure> {
+) -> Result<Option<(Candidate, Candidate, [String; 2])>, Failure> {
     match (&options.vs, options.vs_commands.as_slice()) {
         (None, []) => Ok(None),
-        (Some(url), []) => {
-            let other = options.plan(url).map_err(|message| Failure::Usage(format!("--vs: {message}")))?;
+        (Some(other_url), []) => {
+            let other =
+                options.plan(other_url).map_err(|message| Failure::Usage(format!("--vs: {message}")))?;
             let candidate = |plan| Candidate { plan, command: None };
-            Ok(Some((candidate(plan.clone()), candidate(other), url.clone())))
+            Ok(Some((candidate(plan.clone()), candidate(other), [url.to_owned(), other_url.clone()])))
         }
         (None, [one, other]) => {
             let candidate =
                 |command: &String| Candidate { plan: plan.clone(), command: Some(command.clone()) };
-            Ok(Some((candidate(one), candidate(other), other.clone())))
+            Ok(Some((candidate(one), candidate(other), [one.clone(), other.clone()])))
         }
         (None, commands) => {
             let count = commands.len();

@@ -10,7 +10,7 @@ use super::text::{figure, gained, intervals, level, name, text, warnings};
 use super::{Climb, Meaning};
 use crate::html::{distribution, percentile_plot};
 use crate::page::{cards, document, escape, section};
-use crate::plot::Line;
+use crate::plot::{Kind, Line};
 use crate::secret::MASK;
 use crate::unit::{count, time};
 use crate::{ResultOrigin, flame};
@@ -390,9 +390,15 @@ fn latencies(climb: &Climb) -> String {
     let of = |figures: &'_ Option<Figures>| figures.as_ref().and_then(|figures| figures.latency.clone());
     let Some(before) = of(&climb.outcome.before) else { return String::new() };
     let after = of(&climb.outcome.after);
-    let mut lines = vec![Line { name: "before", class: "two", points: distribution(&before) }];
+    let mut lines =
+        vec![Line { name: "before".into(), class: "two", kind: Kind::Line, points: distribution(&before) }];
     if let Some(after) = &after {
-        lines.push(Line { name: "after", class: "one", points: distribution(after) });
+        lines.push(Line {
+            name: "after".into(),
+            class: "one",
+            kind: Kind::Line,
+            points: distribution(after),
+        });
     }
     let percents = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("max", 100.0)];
     let rows = percents.into_iter().map(|(name, percent)| {
