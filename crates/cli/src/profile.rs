@@ -365,7 +365,7 @@ mod tests {
             (&["--softirq", "some"], "possible values: all, kernel, off"),
             (&["--diff", "one.json"], "2 values required for '--diff <BEFORE> <AFTER>'"),
             (&["--diff", "/no/such.json", "b.json"], "cannot read `/no/such.json`: No such file"),
-            (&["--diff", "/proc/self/comm", "b.json"], "/proc/self/comm: not a profile: expected"),
+            (&["--diff", "/proc/self/comm", "b.json"], "/proc/self/comm: not a profile: it is not JSON"),
         ] {
             let message = mistake(arguments);
             assert!(message.contains(expected), "{message}");

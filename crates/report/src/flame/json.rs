@@ -1,5 +1,6 @@
 //! A profile as a file: to store, to compare, and for other programs.
 
+use serde_json::error::Category;
 use std::time::Duration;
 
 use flatout_profile::{Clock, Frame, Kind, Profile, Stacks};
@@ -103,12 +104,27 @@ pub fn to_json(profile: &Profile) -> String {
     serde_json::to_string(&file).unwrap_or_default()
 }
 
+/// Why a text is no profile, in our words.
+fn fault(error: &serde_json::Error) -> String {
+    match error.classify() {
+        Category::Eof => "not a profile: it ends in the middle, or is empty".to_owned(),
+        Category::Data => format!(
+            "not a profile: it is JSON of another kind (line {}, column {}); `flatout profile --json` writes profiles",
+            error.line(),
+            error.column()
+        ),
+        Category::Syntax | Category::Io => {
+            format!("not a profile: it is not JSON (line {}, column {})", error.line(), error.column())
+        }
+    }
+}
+
 /// Parses the output of [`to_json`].
 ///
 /// # Errors
-/// What is wrong with the text, with line and column for invalid JSON.
+/// What is wrong with the text; invalid JSON with line and column.
 pub fn from_json(text: &str) -> Result<Profile, String> {
-    let file: File = serde_json::from_str(text).map_err(|error| format!("not a profile: {error}"))?;
+    let file: File = serde_json::from_str(text).map_err(|error| fault(&error))?;
     if file.format != FORMAT {
         return Err(format!("not a profile: its format is `{}`, need `{FORMAT}`", file.format));
     }
@@ -196,14 +212,15 @@ mod tests {
     fn malformed_files_are_reported() {
         let good = to_json(&scripted::profile(None, 5));
         for (broken, expected) in [
-            (String::new(), "not a profile: EOF"),
-            ("[1, 2]".to_owned(), "line 1 column"),
+            (String::new(), "not a profile: it ends in the middle"),
+            ("[1, 2]".to_owned(), "not a profile: it is JSON of another kind"),
+            ("\n=== x".to_owned(), "not a profile: it is not JSON (line 2, column 1)"),
             (good.replace(FORMAT, "other"), "its format is `other`"),
             (good.replace("\"frames\":[0", "\"frames\":[999"), "names a frame that is not among"),
             (good.replace("\"frames\":[0", &format!("\"frames\":[{}0", "0,".repeat(2000))), "a stack of 200"),
             (good.replace("10.04", "-1.0"), "got -1 seconds"),
             (good.replace("10.04", "1e300"), "seconds"),
-            (good.replace("\"rate_hz\":499", "\"rate_hz\":-4"), "invalid value"),
+            (good.replace("\"rate_hz\":499", "\"rate_hz\":-4"), "another kind"),
         ] {
             let message = from_json(&broken).unwrap_err();
             assert!(message.contains(expected), "{message}");
