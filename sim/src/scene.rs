@@ -209,7 +209,7 @@ impl Configuration {
             connections_max: *random.choice(&[1, 1, 2, 4096]).expect("some"),
             idle_max: *random.choice(&[0, 1, 256]).expect("some"),
             queue_time_max: seconds(random, 1, 30),
-            read_time_max: seconds(random, 5, 30),
+            read_time_max: seconds(random, 10, 30),
             request_time_max: has_request_time.then(|| seconds(random, 5, 40)),
             retries_max: random.u32(0..=2),
             servers: random.usize(1..=SERVERS_MAX),

@@ -346,6 +346,8 @@ impl Model {
                 self.arrived(&name, &planned, got.status, now);
                 Ok(())
             }
+            // The limit of a body of unknown length shows when the response may have begun.
+            (false, End::Whole(_)) if scene.is_too_large(planned.body_length) => Ok(()),
             (false, End::Whole(_)) if !excuse.client && !excuse.upstream && !has_time_limit(scene) => {
                 Err(format!(
                     "request {id}: the connection ended in the middle of a response that the upstream has sent"
@@ -410,9 +412,10 @@ impl Model {
     }
 
     /// A client's connection has ended before its response began.
-    pub(crate) fn no_response(&mut self, id: u32, excuse: Excuse) -> Result<(), String> {
+    pub(crate) fn no_response(&mut self, id: u32, excuse: Excuse, scene: &Scene) -> Result<(), String> {
         self.ended += 1;
-        if excuse.client {
+        // The request before it may have reached its time limit, although its client has the whole response.
+        if excuse.client || (scene.has_separate_ends() && has_time_limit(scene)) {
             return Ok(());
         }
         Err(format!("request {id}: the connection ended without a response"))

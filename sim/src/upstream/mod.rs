@@ -16,7 +16,7 @@ use crate::socket::{Did, Listener, Received, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
-/// The longest pause of an upstream that keeps the rules; shorter than any time limit for a response.
+/// The longest pause of an upstream that keeps the rules; three of them are shorter than any time limit for a response.
 const PAUSE_MS_MAX: u64 = 3_000;
 
 /// A connection at rest is closed sooner or later: at one of so many looks.

@@ -56,6 +56,7 @@ impl Store {
         }
         // It may have been stored between the lookup and the lock.
         if let Some(entry) = self.at(slot, key).filter(|entry| !entry.is_manifest())
+            && self.is_current(key, slot, &entry)
             && seen.is_none_or(|seen| !Arc::ptr_eq(seen, &entry))
         {
             return FlightRole::Here(entry);

@@ -59,7 +59,21 @@ fn invalidation_removes_all_variants() {
     assert!(!store.insert(&late, entry(late, b"", b"", 1), before).1, "it was asked for before");
     assert!(find(&store, "http://a/", b"1").entry.is_none());
     put(&store, "http://a/", b"\nx", b"1");
-    assert!(find(&store, "http://a/", b"2").entry.is_none(), "it is of another family");
+    let found = find(&store, "http://a/", b"2");
+    assert!(found.entry.is_none(), "it is of another family");
+    let joined = store.join(&key(&store, "http://a/"), found.slot, None);
+    assert!(matches!(joined, FlightRole::Leads(_)), "nor is it taken for one that has just been stored");
+}
+
+/// A request whose variant was stored between its lookup and its turn gets it.
+#[test]
+fn a_variant_that_has_just_been_stored_is_served() {
+    let store = Store::new(1 << 20);
+    put(&store, "http://a/", b"\nx", b"1");
+    let slot = find(&store, "http://a/", b"2").slot;
+    let stored = put(&store, "http://a/", b"\nx", b"2");
+    let joined = store.join(&key(&store, "http://a/"), slot, None);
+    assert!(matches!(joined, FlightRole::Here(entry) if Arc::ptr_eq(&entry, &stored)));
 }
 
 #[test]

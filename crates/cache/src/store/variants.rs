@@ -26,6 +26,11 @@ impl Store {
         self.table.get(&slot).filter(|entry| entry.is_live() && entry.is_of(key))
     }
 
+    /// Whether an entry in a slot may be served: variants of a first one that was removed stay in the table.
+    pub(super) fn is_current(&self, key: &Key<'_>, slot: u64, entry: &Entry) -> bool {
+        slot == key.hash || self.at(key.hash, key).is_some_and(|first| first.family == entry.family)
+    }
+
     /// Finds the entry for a request. `select` writes the request's values of the fields named in `Vary`.
     pub(crate) fn find(&self, key: &Key<'_>, now_ms: u64, select: impl FnOnce(&[u8], &mut Vec<u8>)) -> Found {
         let Some(first) = self.at(key.hash, key) else {
