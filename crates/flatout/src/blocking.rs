@@ -47,6 +47,14 @@ where
 }
 
 /// A blocking handler, made by [`blocking`]. It does not name the function, so the compiler reports a wrong one once.
+///
+/// ```
+/// use flatout::{App, BlockingEndpoint, blocking, test::Client};
+///
+/// let report: BlockingEndpoint = blocking(|| "done");
+/// assert_eq!(Client::new(App::new().get("/report", report))?.get("/report").send().text(), "done");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 pub struct BlockingEndpoint(Box<dyn Endpoint>);
 
 impl Endpoint for BlockingEndpoint {

@@ -146,7 +146,7 @@ fn servers_are_added_and_removed_beside_connections_of_others() {
     assert_eq!((first.count(), second.connections.load(Ordering::SeqCst)), (count, 1));
 
     running.proxy.set_servers("t", &[]).unwrap();
-    assert!(running.all(last("/")).starts_with("HTTP/1.1 502 "), "nobody is left");
+    assert!(running.all(last("/")).starts_with("HTTP/1.1 503 "), "nobody is left");
     for _ in 0..50 {
         running.proxy.set_servers("t", &[server(&first)]).unwrap();
         running.proxy.set_servers("t", &[]).unwrap();

@@ -367,7 +367,7 @@ impl Connection {
             };
         }
         let excuse = Excuse { client: is_excused, upstream: shared.upstreams_failed };
-        shared.model.no_response(request.planned.id, excuse, &shared.scene)
+        shared.model.no_response(request.planned.id, excuse, shared.scene)
     }
 
     /// The client has closed the connection itself.

@@ -352,7 +352,7 @@ impl Connection {
         actor: Actor,
     ) -> Result<(), String> {
         let Some(head) = stream.head else {
-            return shared.model.no_response(stream.planned.id, self.excuse(shared), &shared.scene);
+            return shared.model.no_response(stream.planned.id, self.excuse(shared), shared.scene);
         };
         let status = head.status.as_u16();
         shared.event(actor, Event::Response(stream.planned.id, status));
@@ -410,7 +410,7 @@ impl Connection {
             return Err(format!("the server has ended a connection of HTTP/2: {reason:?}"));
         }
         for stream in self.streams.drain(..) {
-            shared.model.no_response(stream.planned.id, excuse, &shared.scene)?;
+            shared.model.no_response(stream.planned.id, excuse, shared.scene)?;
         }
         Ok(Did::Ended)
     }

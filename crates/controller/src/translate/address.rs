@@ -17,7 +17,7 @@ pub(super) fn assigned(gateways: &[&Gateway], settings: &Settings) -> Vec<Result
             .collect();
     };
     let wanted = |gateway: &Gateway| -> Result<Option<IpAddr>, Condition> {
-        if let Some(address) = asked(gateway, settings)? {
+        if let Some(address) = requested(gateway, settings)? {
             return Ok(Some(if pool.contains(&address) { address } else { *first }));
         }
         let mut former = gateway.status.addresses.iter().filter_map(|it| it.value.parse().ok());
@@ -40,17 +40,17 @@ pub(super) fn assigned(gateways: &[&Gateway], settings: &Settings) -> Vec<Result
 }
 
 /// The first address that a gateway asks for. One that cannot be had refuses all of them.
-fn asked(gateway: &Gateway, settings: &Settings) -> Result<Option<IpAddr>, Condition> {
+fn requested(gateway: &Gateway, settings: &Settings) -> Result<Option<IpAddr>, Condition> {
     let mut found = Ok(None);
-    for asked in gateway.spec.addresses.iter().filter(|it| !it.value.is_empty()) {
-        let kind = if asked.kind.is_empty() { "IPAddress" } else { &asked.kind };
-        let Some(address) = asked.value.parse::<IpAddr>().ok().filter(|_| kind == "IPAddress") else {
+    for wanted in gateway.spec.addresses.iter().filter(|it| !it.value.is_empty()) {
+        let kind = if wanted.kind.is_empty() { "IPAddress" } else { &wanted.kind };
+        let Some(address) = wanted.value.parse::<IpAddr>().ok().filter(|_| kind == "IPAddress") else {
             let message = format!("an address of the type {kind}; only IPAddress is supported");
             return Err(Condition::bad("Accepted", "UnsupportedAddress", message));
         };
-        let is_ours = settings.addresses.contains(&address) || settings.published.contains(&asked.value);
+        let is_ours = settings.addresses.contains(&address) || settings.published.contains(&wanted.value);
         if !is_ours {
-            let message = format!("the address {} is not one of this controller", asked.value);
+            let message = format!("the address {} is not one of this controller", wanted.value);
             found = found.and(Err(Condition::bad("Programmed", "AddressNotUsable", message)));
         }
         found = found.map(|known| known.or(Some(address)));

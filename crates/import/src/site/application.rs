@@ -145,7 +145,7 @@ mod tests {
 
     /// What decides what is run or who is asking must not be lost.
     #[test]
-    fn what_matters_closes_its_location() {
+    fn an_unconverted_parameter_of_identity_closes_its_location() {
         for text in [
             "uwsgi_param REMOTE_USER $unknown; uwsgi_pass a:1;",
             "uwsgi_param UWSGI_SCRIPT $unknown; uwsgi_pass a:1;",

@@ -215,7 +215,8 @@ impl<'d> Import<'d> {
         let all = carried + needless + left;
         let closed = match self.closed.len() {
             0 => String::new(),
-            count => format!("{} respond 501, see the first lines. ", places(count)),
+            1 => "1 place responds 501, see the first lines. ".to_owned(),
+            count => format!("{count} places respond 501, see the first lines. "),
         };
         text.push_str(&format!(
             "\n// {closed}{all} directives: {carried} converted, {needless} not needed, {left} not converted.\n"
