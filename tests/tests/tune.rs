@@ -394,10 +394,11 @@ fn a_process_is_changed_and_put_back() {
 #[test]
 fn without_root() {
     use std::os::unix::process::CommandExt;
-    // Copy the program to where another user can read it.
+    // Copy the program to where another user can read it: by another process, since a fork of another test would keep a file that is
+    // being written open, and it could not be run then.
     let folder = Folder::new();
     let copy = folder.0.join("flatout");
-    std::fs::copy(program("flatout"), &copy).expect("a copy");
+    assert!(Command::new("cp").arg(program("flatout")).arg(&copy).status().expect("cp runs").success());
     let as_nobody = |arguments: &[&str]| {
         let mut command = Command::new(&copy);
         command.arg("tune").args(arguments).current_dir("/");
