@@ -4,7 +4,7 @@
 mod attempts;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,22 +40,26 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A server that sends these bytes on every connection, with or without a request, and closes.
-fn saying(answer: &'static str) -> SocketAddr {
+/// A server that does this with each connection, on a thread of its own.
+fn serving(with_each: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            thread::spawn(move || {
-                let mut buffer = [0; 4096];
-                if stream.read(&mut buffer).is_ok_and(|count| count > 0) {
-                    let _ = stream.write_all(answer.as_bytes());
-                }
-            });
+            let (stream, with_each) = (stream.unwrap(), with_each.clone());
+            thread::spawn(move || with_each(stream));
         }
     });
     address
+}
+
+/// A server that sends these bytes on every connection, with or without a request, and closes.
+fn saying(answer: &'static str) -> SocketAddr {
+    serving(move |mut stream| {
+        if stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    })
 }
 
 #[test]
@@ -318,17 +322,10 @@ fn the_highest_rate_is_searched() {
 
 /// A server that takes at least this time for each request, one after the other on each connection.
 fn serving_in(time: Duration) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            thread::spawn(move || {
-                while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {
-                    thread::sleep(time);
-                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-                }
-            });
+    let address = serving(move |mut stream| {
+        while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {
+            thread::sleep(time);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         }
     });
     format!("http://{address}/")

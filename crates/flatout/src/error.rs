@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::ErrorKind;
 
 use flatout_engine::Address;
-use flatout_owner::{Here, Listening, described};
+use flatout_owner::{Here, Holders, Listening, described};
 
 /// The result of running an application.
 ///
@@ -117,14 +117,13 @@ fn holder(error: &Error) -> Option<String> {
     }
     let port = address.port();
     let found = Listening::find(&Here, port).ok()?;
-    let own = std::process::id();
-    let others: Vec<u32> = found.pids.iter().copied().filter(|pid| *pid != own).take(HOLDERS_MAX).collect();
-    Some(match (others.as_slice(), found.pids.contains(&own)) {
-        ([], true) => "; this program listens there itself: two of its addresses are the same".to_owned(),
-        ([], false) => {
+    Some(match found.holders(std::process::id()) {
+        Holders::Own => "; this program listens there itself: two of its addresses are the same".to_owned(),
+        Holders::Hidden => {
             format!("; a process that only root can see holds the port: sudo ss -ltnp 'sport = :{port}'")
         }
-        (pids, _) => {
+        Holders::Others(mut pids) => {
+            pids.truncate(HOLDERS_MAX);
             let named: Vec<String> = pids.iter().map(|pid| described(&Here, *pid)).collect();
             let ids: Vec<String> = pids.iter().map(u32::to_string).collect();
             format!(

@@ -91,8 +91,8 @@ pub(crate) fn planned(body_use: BodyUse, bytes_max: Option<u64>) -> BodyPlan {
 /// A function with the shape of a handler: up to eight arguments and a result, whatever their types are. With it the compiler
 /// infers arguments and kind even if they are wrong, so that it can report which type is invalid and why.
 ///
-/// Results of sync functions must be `Unpin`, by which they are told from futures. A type of your own that is not, because a
-/// stream in it is not, may have `impl<S> Unpin for MyStream<S> {}`, or the stream in a `Pin<Box<_>>`.
+/// Results of sync functions must be `Unpin`: that distinguishes them from futures. Most types are. If a type of your own contains a
+/// stream that is not, keep the stream in a `Pin<Box<_>>`, or write `impl<S> Unpin for MyStream<S> {}`.
 ///
 /// [`Handler`] implies it. A function of your own that takes handlers may name it beside [`Handler`], as those of
 /// [`App`](crate::App) do: then its callers get the same messages.

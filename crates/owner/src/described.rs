@@ -1,6 +1,6 @@
-//! A process in a few words.
+//! The processes that hold a port, in a few words.
 
-use crate::Proc;
+use crate::{Listening, Proc};
 
 /// Characters of a command line that are shown.
 const COMMAND_CHARS_MAX: usize = 60;
@@ -22,5 +22,38 @@ pub fn described(proc: &dyn Proc, pid: u32) -> String {
         true => pid.to_string(),
         false if short.len() < line.len() => format!("{pid} ({short}…)"),
         false => format!("{pid} ({short})"),
+    }
+}
+
+/// Who holds a port, as one of its would-be listeners sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holders {
+    /// That process itself, and no other.
+    Own,
+    /// Processes that it may not see.
+    Hidden,
+    /// These other processes, in ascending order; never empty.
+    Others(Vec<u32>),
+}
+
+impl Listening {
+    /// Who holds the port, for the process with this id.
+    ///
+    /// ```
+    /// use flatout_owner::{Here, Holders, Listening};
+    ///
+    /// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let found = Listening::find(&Here, listener.local_addr()?.port())?;
+    /// assert_eq!(found.holders(std::process::id()), Holders::Own);
+    /// assert_eq!(found.holders(0), Holders::Others(vec![std::process::id()]));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn holders(&self, own: u32) -> Holders {
+        let others: Vec<u32> = self.pids.iter().copied().filter(|pid| *pid != own).collect();
+        match (others.is_empty(), self.pids.contains(&own)) {
+            (false, _) => Holders::Others(others),
+            (true, true) => Holders::Own,
+            (true, false) => Holders::Hidden,
+        }
     }
 }

@@ -26,7 +26,7 @@ mod table;
 use std::collections::BTreeSet;
 use std::io;
 
-pub use described::described;
+pub use described::{Holders, described};
 pub use proc::{Here, Proc};
 pub use stat::{Stat, TICKS_PER_S};
 pub use table::Socket;

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use flatout_engine::Address as ListenAddress;
 use flatout_engine::tls::{Acceptor, ServerPlan};
+use flatout_engine::{Address as ListenAddress, Listen};
 use flatout_lane::process;
-use flatout_observe::log::SyslogAddress;
+use flatout_observe::log::{StandardStream, SyslogAddress};
 use flatout_proxy::Address;
 
 use crate::plan::Plan;
@@ -51,8 +51,9 @@ fn settings(plan: &Plan) -> Vec<Lack> {
         lack("user", user.clone(), why.map(drop));
     }
     let of_sites = plan.site_listen.iter().flatten().map(|own| &own.listen);
-    for address in plan.server.listen.iter().chain(of_sites).map(|listen| &listen.address) {
-        lack("listen", address.to_string(), bindable(address));
+    for Listen { address, is_plain, .. } in plan.server.listen.iter().chain(of_sites) {
+        let name = if *is_plain { "listen-plain" } else { "listen" };
+        lack(name, address.to_string(), bindable(address));
     }
     for address in &plan.admin {
         lack("admin", address.to_string(), bindable(address));
@@ -74,7 +75,8 @@ fn settings(plan: &Plan) -> Vec<Lack> {
 
 /// Whether a log is a file, and not a system log or a stream of the process.
 fn is_file(path: &Path) -> bool {
-    path.to_str().is_none_or(|name| SyslogAddress::parse(name).is_none()) && !path.starts_with("/dev")
+    let is_syslog = path.to_str().is_some_and(|name| SyslogAddress::parse(name).is_some());
+    !is_syslog && StandardStream::of(path).is_none()
 }
 
 /// Whether an address can be bound, except that another process may use it.

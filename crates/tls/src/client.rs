@@ -9,7 +9,9 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, WantsVerifier,
+};
 
 use crate::certificate::{Certificate, authorities};
 use crate::channel::Channel;
@@ -145,23 +147,23 @@ pub fn client_config(trusted: Option<&Path>) -> Result<Arc<ClientConfig>, String
         Some(path) => Arc::new(authorities(path)?),
         None => system_authorities()?,
     };
-    let builder = ClientConfig::builder_with_provider(crate::provider())
-        .with_protocol_versions(&[&TLS13, &TLS12])
-        .map_err(|error| format!("TLS cannot be configured: {error}"))?;
-    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+    Ok(Arc::new(config_builder()?.with_root_certificates(roots).with_no_client_auth()))
 }
 
-/// The same for a client that trusts every server: for tests of servers, whose responses are not relied on.
+/// The same for a client that trusts every server: for comparing servers, whose responses are not relied on.
 ///
 /// # Errors
 /// TLS cannot be configured.
 pub fn unverified_client_config() -> Result<Arc<ClientConfig>, String> {
-    let builder = ClientConfig::builder_with_provider(crate::provider())
-        .with_protocol_versions(&[&TLS13, &TLS12])
-        .map_err(|error| format!("TLS cannot be configured: {error}"))?;
     let anybody = Arc::new(Anybody(crate::provider()));
-    let builder = builder.dangerous().with_custom_certificate_verifier(anybody);
+    let builder = config_builder()?.dangerous().with_custom_certificate_verifier(anybody);
     Ok(Arc::new(builder.with_no_client_auth()))
+}
+
+fn config_builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
+    ClientConfig::builder_with_provider(crate::provider())
+        .with_protocol_versions(&[&TLS13, &TLS12])
+        .map_err(|error| format!("TLS cannot be configured: {error}"))
 }
 
 /// The system's CAs, read once.

@@ -71,12 +71,12 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
 /// # Errors
 /// A URL that is none: nothing was sent; or the server refuses.
 pub(super) fn send(matches: &ArgMatches, scopes: Vec<PurgeScope>, is_soft: bool) -> Result<(), Failure> {
-    let purges: Vec<String> = scopes.into_iter().map(|scope| Purge { scope, is_soft }.to_text()).collect();
+    let purges: Vec<Purge> = scopes.into_iter().map(|scope| Purge { scope, is_soft }).collect();
     for purge in &purges {
-        Purge::from_text(purge).map_err(|_| Failure::Usage(refused(purge)))?;
+        Purge::from_text(&purge.to_text()).map_err(|_| Failure::Usage(refused(&purge.scope)))?;
     }
     let address = admin_client::address(matches)?;
-    for purge in &purges {
+    for purge in purges.iter().map(Purge::to_text) {
         let message = admin_client::message(&address, admin::ask(&address, "/purge", purge.as_bytes()))?;
         print(&format!("{message}\n"))?;
     }
@@ -84,11 +84,13 @@ pub(super) fn send(matches: &ArgMatches, scopes: Vec<PurgeScope>, is_soft: bool)
 }
 
 /// Why a purge is none, in the words of the command.
-fn refused(purge: &str) -> String {
-    let given = purge.splitn(3, ' ').nth(2).unwrap_or_default();
-    match purge.contains(" tag ") {
-        true => format!("--tag: got `{given}`, need a tag"),
-        false => format!("got `{given}`, need a whole URL such as https://example.org/a"),
+fn refused(scope: &PurgeScope) -> String {
+    match scope {
+        PurgeScope::Url(url) | PurgeScope::Prefix(url) => {
+            format!("got `{url}`, need a whole URL such as https://example.org/a")
+        }
+        PurgeScope::Tag(tag) => format!("--tag: got `{tag}`, need a tag"),
+        PurgeScope::All => "the purge is malformed".to_owned(),
     }
 }
 

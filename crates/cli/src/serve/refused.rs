@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use flatout_engine::Address;
-use flatout_owner::{Here, Listening, described};
+use flatout_owner::{Here, Holders, Listening, described};
 
 /// Processes that are named.
 const NAMED_MAX: usize = 3;
@@ -34,21 +34,19 @@ pub(crate) fn explained(message: &str, address: &Address, kind: ErrorKind) -> St
 
 fn in_use(port: u16) -> String {
     let other = format!("use another port: --port {}", port.checked_add(1).unwrap_or(8080));
-    let found = match Listening::find(&Here, port) {
-        Ok(found) => found,
-        Err(_) => return other,
+    let Ok(found) = Listening::find(&Here, port) else { return other };
+    let pids = match found.holders(std::process::id()) {
+        // A second address of this server, such as a clash of `listen` and `admin`, names no other process.
+        Holders::Own => {
+            return "this server listens there itself: two settings have the same address".to_owned();
+        }
+        Holders::Hidden => {
+            return format!(
+                "a process that only root can see holds port {port}: sudo ss -ltnp 'sport = :{port}'; or {other}"
+            );
+        }
+        Holders::Others(pids) => pids,
     };
-    // A second address of this server, such as a clash of `listen` and `admin`, names no other process.
-    let own = std::process::id();
-    let pids: Vec<u32> = found.pids.iter().copied().filter(|pid| *pid != own).collect();
-    if pids.is_empty() && found.pids.contains(&own) {
-        return "this server listens there itself: two settings have the same address".to_owned();
-    }
-    if pids.is_empty() {
-        return format!(
-            "a process that only root can see holds port {port}: sudo ss -ltnp 'sport = :{port}'; or {other}"
-        );
-    }
     let named: Vec<String> = pids.iter().take(NAMED_MAX).map(|pid| described(&Here, *pid)).collect();
     let more =
         if pids.len() > NAMED_MAX { format!(" and {} more", pids.len() - NAMED_MAX) } else { String::new() };
