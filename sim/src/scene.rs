@@ -96,7 +96,7 @@ pub(crate) struct Scene {
     pub(crate) requests_per_connection_max: Option<u32>,
     /// Most requests are for a few resources whose responses may be stored.
     pub(crate) shares_resources: bool,
-    /// And most of those for one of them.
+    /// If so, most of these requests are for this resource.
     pub(crate) popular: Option<u8>,
     /// How often one of them is purged.
     pub(crate) purges: u32,

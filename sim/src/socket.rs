@@ -1,7 +1,7 @@
 //! A non-blocking Unix socket, and how many bytes a peer sends or receives at once.
 //!
-//! Most looks find nothing to receive, and a system call for each would cost more than all else. So one epoll set of the thread knows
-//! all sockets of peers; it is asked once after each turn of the server, which is the only one that they are connected to.
+//! Most sockets have nothing to receive, and a system call for each would cost more than everything else. So the thread has one epoll
+//! set for all sockets of peers, and reads it once after each turn of the server: all of them are connected to it.
 
 use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind, Read, Write};
@@ -44,15 +44,15 @@ pub(crate) enum Sent {
 /// Events that are taken from the set at once.
 const EVENTS_MAX: usize = 64;
 
-/// After so many pieces a connection sends and receives as much as it can at once: what pieces can bring to light, they have, and long
-/// bodies cost a run no time.
+/// After this many pieces, a connection sends and receives as much as possible at once. Small pieces have found what they can find by
+/// then, and long bodies would only slow a run down.
 const PIECES_MAX: u32 = 100;
 
 thread_local! {
     /// How often the server has done something.
     static TURNS: Cell<u64> = const { Cell::new(1) };
 
-    /// Most looks find nothing: no memory is made ready for each.
+    /// Shared by all sockets: most of them have nothing to receive, and need no memory of their own.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; ROOM_MAX]);
 
     static READINESS: RefCell<Readiness> = RefCell::new(Readiness::new());

@@ -80,7 +80,7 @@ fn known(latency: &Latency, nanoseconds: f64) -> String {
     if latency.count() == 0 { "–".to_owned() } else { time(nanoseconds) }
 }
 
-/// From here on, open requests that were waited for are mentioned.
+/// Shorter waits for open requests are not mentioned.
 const OPEN_WAIT_MIN: Duration = Duration::from_millis(100);
 
 fn headline(out: &mut String, measured: &Measured) {

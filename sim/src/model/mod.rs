@@ -151,7 +151,8 @@ impl Model {
         self.removals.push(Removal { target, before: now, is_purge: true, is_soft, confirmed: now });
     }
 
-    /// Responses of another host are purged. What is on its way may be stored no more: its URL was not compared.
+    /// Responses of another host are purged. A response that is in flight then may be left unstored, because the purge does not compare its
+    /// URL.
     pub(crate) fn purge_others(&mut self, now: Moment) {
         let removal =
             Removal { target: String::new(), before: now, is_purge: true, is_soft: false, confirmed: now };
