@@ -243,13 +243,36 @@ fn reports(answers: &[Answer]) -> (Vec<Vec<u8>>, bool) {
     (reported, is_short)
 }
 
+/// The same reports with one name in place of the upstream's address: a damaged request may be one of HTTP/1.0 without `Host`, which is
+/// sent with the address of its upstream.
+fn without_address((reports, is_short): (Vec<Vec<u8>>, bool), upstream: SocketAddr) -> (Vec<Vec<u8>>, bool) {
+    let host = format!("\nhost: {upstream}\n");
+    let named =
+        |report: Vec<u8>| match report.windows(host.len()).position(|window| window == host.as_bytes()) {
+            Some(at) => [&report[..at], b"\nhost: upstream\n", &report[at + host.len()..]].concat(),
+            None => report,
+        };
+    (reports.into_iter().map(named).collect(), is_short)
+}
+
+/// `GET / HTTP/1.0`, as in a damaged request.
+#[test]
+fn reports_of_requests_without_host_are_the_same_for_all_upstreams() {
+    let report = |address: &str| format!("GET /\nhost: {address}\nx-a: b\n\n").into_bytes();
+    let seen = |address: &str| without_address((vec![report(address)], false), address.parse().unwrap());
+    assert_eq!(seen("127.0.0.1:40675"), seen("127.0.0.1:3861"));
+    let other = without_address((vec![report("t")], false), "127.0.0.1:1".parse().unwrap());
+    assert_eq!(other.0, [report("t")]);
+}
+
 #[test]
 fn three_servers_parse_every_request_the_same() {
     let (python, conf) = (Folder::new(), Folder::new());
     let Some(gunicorn) = Peer::gunicorn(&python, GUNICORN) else { return };
     let hyper = hyper_server();
     let Some(nginx) = Peer::nginx(&conf, &NGINX.replace("BEHIND", &hyper.port().to_string())) else { return };
-    let servers = [proxy(gunicorn.address()), proxy(nginx.address()), proxy(hyper)];
+    let upstreams = [gunicorn.address(), nginx.address(), hyper];
+    let servers = upstreams.map(proxy);
     let config = ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
 
     proptest!(config.clone(), |(requests in proptest::collection::vec(sent(), 1..5))| {
@@ -276,7 +299,8 @@ fn three_servers_parse_every_request_the_same() {
         let index = index.index(bytes.len());
         bytes.splice(index..index, what.bytes());
         let answers = servers.each_ref().map(|server| send(server, &bytes));
-        let seen = answers.each_ref().map(|answers| reports(answers));
+        let seen: Vec<_> =
+            answers.iter().zip(upstreams).map(|(answers, to)| without_address(reports(answers), to)).collect();
         for (reports, is_short) in &seen {
             let (others, others_are_short) = &seen[2];
             let both = reports.len().min(others.len());
