@@ -88,7 +88,9 @@ fn one_screen_and_json_say_the_same() {
     let output = machine.tune(&[]);
     assert_eq!(output.status.code(), Some(0));
     let screen = stdout(&output);
-    for expected in ["flatout tune apply --low-risk", "--all lists them", "merely possible"] {
+    for expected in
+        ["flatout tune apply --low-risk", "--low-risk --possible", "--all lists them", "merely possible"]
+    {
         assert!(screen.contains(expected), "{screen}");
     }
     let all = stdout(&machine.tune(&["--all"]));
@@ -173,7 +175,17 @@ fn without_room_for_the_journal_nothing_is_changed() {
     let output = Command::new("unshare")
         .args(["--mount", "sh", "-c", script, "sh", state])
         .arg(program("flatout"))
-        .args(["tune", "apply", "--low-risk", "--persist", "--root", machine.root(), "--state", state])
+        .args([
+            "tune",
+            "apply",
+            "--low-risk",
+            "--possible",
+            "--persist",
+            "--root",
+            machine.root(),
+            "--state",
+            state,
+        ])
         .output();
     let Ok(output) = output.inspect(|output| assert_ne!(output.status.code(), Some(0))) else { return };
     if output.status.code() == Some(77) || stderr(&output).starts_with("unshare") {
@@ -185,11 +197,42 @@ fn without_room_for_the_journal_nothing_is_changed() {
     assert_eq!(machine.snapshot(), before);
 }
 
+/// `--low-risk` makes what the list shows; `--possible` what only a climb can judge.
+#[test]
+fn only_what_is_shown_to_be_needed_is_applied() {
+    let machine = Machine::new();
+    machine.0.write("proc/net/netstat", "TcpExt: ListenOverflows\nTcpExt: 7\n");
+    assert!(machine.tune(&["apply", "--low-risk"]).status.success());
+    assert_eq!(machine.read("proc/sys/net/core/somaxconn"), "32768");
+    assert_eq!(machine.read("proc/sys/net/core/rmem_max"), "212992\n");
+    let script = stdout(&machine.tune(&["script"]));
+    assert!(!script.contains("rmem_max"), "{script}");
+    assert!(stdout(&machine.tune(&["script", "--possible"])).contains("rmem_max"));
+    assert!(machine.tune(&["apply", "--low-risk", "--possible"]).status.success());
+    assert_eq!(machine.read("proc/sys/net/core/rmem_max"), "16777216");
+    assert!(machine.tune(&["undo"]).status.success());
+    assert_eq!(machine.read("proc/sys/net/core/rmem_max"), "212992\n");
+}
+
+/// Settings of a server that does not run cannot be examined.
+#[test]
+fn a_port_where_nothing_listens_is_an_error() {
+    let free =
+        std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
+    let port = free.to_string();
+    for arguments in [&["--port", &port][..], &["apply", "--low-risk", "--port", &port]] {
+        let output = tune(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains(&format!("nothing listens on port {port}")), "{}", stderr(&output));
+        assert_eq!(stdout(&output), "");
+    }
+}
+
 #[test]
 fn applied_settings_are_undone_byte_for_byte() {
     let machine = Machine::new();
     let before = machine.snapshot();
-    let output = machine.tune(&["apply", "--low-risk", "congestion", "--persist"]);
+    let output = machine.tune(&["apply", "--low-risk", "--possible", "congestion", "--persist"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stdout(&output).contains("net.core.somaxconn was 4096"), "{}", stdout(&output));
     assert_eq!(machine.read("proc/sys/net/ipv4/tcp_congestion_control"), "reno");
@@ -211,7 +254,7 @@ fn applied_settings_are_undone_byte_for_byte() {
 fn a_killed_run_is_undone() {
     let whole = {
         let (machine, began) = (Machine::new(), Instant::now());
-        assert!(machine.tune(&["apply", "--low-risk", "--persist"]).status.success());
+        assert!(machine.tune(&["apply", "--low-risk", "--possible", "--persist"]).status.success());
         // On a busy machine a run may take long once, and short the next times.
         began.elapsed().min(Duration::from_secs(2))
     };
@@ -219,7 +262,7 @@ fn a_killed_run_is_undone() {
         let machine = Machine::new();
         let before = machine.snapshot();
         let mut run = Command::new(program("flatout"))
-            .args(["tune", "apply", "--low-risk", "--persist", "--root", machine.root()])
+            .args(["tune", "apply", "--low-risk", "--possible", "--persist", "--root", machine.root()])
             .args(["--state", machine.state()])
             .stdout(Stdio::null())
             .spawn()
@@ -278,6 +321,8 @@ fn risks_need_consent_and_mistakes_are_reported() {
         (&["apply", "zzzz"], 2, "lists them"),
         (&["--low-risk"], 2, "belongs to `flatout tune apply`"),
         (&["undo", "--persist"], 2, "belongs to `flatout tune apply`"),
+        (&["apply", "somaxconn", "--possible"], 2, "--possible extends --low-risk"),
+        (&["undo", "--possible"], 2, "belongs to `flatout tune apply` and `flatout tune script`"),
         (
             &["apply", "somaxconn", "--json"],
             2,
@@ -329,7 +374,7 @@ fn explain_gives_reasons_and_changes() {
 fn the_script_does_the_same() {
     let machine = Machine::new();
     let before = machine.snapshot();
-    let text = stdout(&machine.tune(&["script"]));
+    let text = stdout(&machine.tune(&["script", "--possible"]));
     let text = text.replace("/proc/sys/", &format!("{}/proc/sys/", machine.root()));
     let text = text.replace("/sys/kernel/", &format!("{}/sys/kernel/", machine.root()));
     let folder = Folder::new();

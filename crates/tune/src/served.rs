@@ -79,6 +79,11 @@ impl Served {
         self.missing.as_deref().filter(|_| self.pids.is_empty())
     }
 
+    /// Whether a socket listens on the given port, whosoever it is.
+    pub fn is_listening(&self) -> bool {
+        self.listeners > 0
+    }
+
     /// The server's processes, the oldest first; never empty.
     pub(crate) fn pids(&self) -> Result<&[u32], Unknown> {
         match (self.pids.as_slice(), &self.missing) {

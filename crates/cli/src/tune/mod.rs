@@ -10,8 +10,8 @@ use clap::{Arg, ArgMatches};
 use flatout_config::closest;
 use flatout_engine::say;
 use flatout_tune::{
-    About, Consent, Error, Finding, Host, Part, Risk, STATE_DEFAULT, Served, ServerSelector, Session,
-    TUNINGS, Tuning, counts, plan, script, survey, survey_since,
+    Consent, Error, Finding, Host, Part, Risk, STATE_DEFAULT, Served, ServerSelector, Session, TUNINGS,
+    Tuning, counts, plan, script, survey, survey_since,
 };
 use serde_json::{Value, json};
 
@@ -59,6 +59,7 @@ struct TuneOptions {
     all: bool,
     watch: Option<Duration>,
     low_risk: bool,
+    possible: bool,
     keep: bool,
     accepts_risk: bool,
     state: Option<PathBuf>,
@@ -140,9 +141,19 @@ const APPLY: &[Setting<TuneOptions>] = &[
         name: "low-risk",
         value: "",
         default: "",
-        help: "every low-risk change, also those that are merely possible (see --all)",
+        help: "every low-risk change that a setting or a counter of this machine shows to be needed",
         set: |options, _| {
             options.low_risk = true;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "possible",
+        value: "",
+        default: "",
+        help: "with --low-risk, and for a script: also changes that are merely possible (see --all)",
+        set: |options, _| {
+            options.possible = true;
             Ok(())
         },
     },
@@ -218,6 +229,9 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
     let served = Served::find(&host, &options.asked).map_err(failure)?;
     if let Some(why) = served.why_no_process().filter(|_| verb != "undo") {
+        if options.root.is_none() && names.is_empty() && !served.is_listening() {
+            return Err(Failure::Run(format!("{why}; start the server first, or leave out --port")));
+        }
         say(format_args!("{why}; settings of the server's process are unknown"));
     }
     let tune = Tune { host, served, state, options };
@@ -243,18 +257,23 @@ const VERBS: &[&str] = &["", "explain", "apply", "undo", "script"];
 
 /// The error for flags that this subcommand would ignore.
 fn misplaced(verb: &str, options: &TuneOptions) -> Option<String> {
-    let flags = [
-        ("all", options.all, ""),
-        ("json", options.json, ""),
-        ("watch", options.watch.is_some(), ""),
-        ("low-risk", options.low_risk, "apply"),
-        ("persist", options.keep, "apply"),
-        ("accept-risk", options.accepts_risk, "apply"),
+    if options.possible && verb == "apply" && !options.low_risk {
+        return Some("--possible extends --low-risk, which is missing".to_owned());
+    }
+    let flags: [(_, _, &[&str]); 7] = [
+        ("all", options.all, &[""]),
+        ("json", options.json, &[""]),
+        ("watch", options.watch.is_some(), &[""]),
+        ("low-risk", options.low_risk, &["apply"]),
+        ("possible", options.possible, &["apply", "script"]),
+        ("persist", options.keep, &["apply"]),
+        ("accept-risk", options.accepts_risk, &["apply"]),
     ];
-    let is_misplaced = |is_given: bool, whose: &str| is_given && whose != verb && VERBS.contains(&verb);
-    let (flag, _, whose) = flags.into_iter().find(|(_, is_given, whose)| is_misplaced(*is_given, whose))?;
+    let (flag, _, verbs) =
+        flags.into_iter().find(|(_, is_given, verbs)| *is_given && !verbs.contains(&verb))?;
     let whole = |verb: &str| format!("`flatout tune {verb}").trim_end().to_owned() + "`";
-    Some(format!("--{flag} has no meaning for {}; it belongs to {}", whole(verb), whole(whose)))
+    let verbs = verbs.iter().map(|verb| whole(verb)).collect::<Vec<_>>().join(" and ");
+    Some(format!("--{flag} has no meaning for {}; it belongs to {verbs}", whole(verb)))
 }
 
 impl Tune {
@@ -332,9 +351,8 @@ impl Tune {
             consent.permits(tuning.about()).map_err(failure)?;
         }
         if self.options.low_risk {
-            tunings.extend(
-                self.helpful(|about| about.risk == Risk::Low && !names.iter().any(|name| name == about.name)),
-            );
+            let is_named = |tuning: &&dyn Tuning| names.iter().any(|name| name == tuning.about().name);
+            tunings.extend(self.low_risk().into_iter().filter(|tuning| !is_named(tuning)));
         }
         let session = Session::open(&self.host, &self.state).map_err(failure)?;
         let mut failed = 0;
@@ -402,7 +420,7 @@ impl Tune {
 
     fn script(&self, names: &[String]) -> Result<(), Failure> {
         let tunings = match names {
-            [] => self.helpful(|about| about.risk == Risk::Low),
+            [] => self.low_risk(),
             names => names.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?,
         };
         let mut parts = Vec::new();
@@ -415,12 +433,14 @@ impl Tune {
         print(&script(&parts))
     }
 
-    /// The tunings of a kind that would help here, and that we can apply.
-    fn helpful(&self, wanted: impl Fn(&About) -> bool) -> Vec<&'static dyn Tuning> {
-        let helps = |tuning: &&'static dyn Tuning| {
-            wanted(tuning.about()) && matches!(plan(&self.host, &self.served, *tuning), Ok(Some(_)))
-        };
-        TUNINGS.iter().copied().filter(helps).collect()
+    /// The low-risk tunings that would help here, and that we can apply: those shown to be needed, or all that are possible.
+    fn low_risk(&self) -> Vec<&'static dyn Tuning> {
+        let findings = survey(&self.host, &self.served).into_iter();
+        findings
+            .filter(|finding| finding.about.risk == Risk::Low && page::is_change(finding))
+            .filter(|finding| self.options.possible || finding.is_shown_to_cost())
+            .filter_map(|finding| flatout_tune::find(finding.about.name))
+            .collect()
     }
 }
 

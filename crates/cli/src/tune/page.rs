@@ -20,9 +20,9 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
         true => "nothing to suggest here\n".to_owned(),
         false if advised.len() > FIRST => format!(
             "start with these {FIRST}\n{}",
-            columns.line("setting", "current", "suggested", "risk", "scope")
+            columns.line("setting", "risk", "scope", "current", "suggested")
         ),
-        false => columns.line("setting", "current", "suggested", "risk", "scope"),
+        false => columns.line("setting", "risk", "scope", "current", "suggested"),
     };
     let line = |finding: &Finding| {
         let about = finding.about;
@@ -33,13 +33,8 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
             true => format!(" ({} {:.1}/s)", moved.counter, moved.by),
             false => format!(" ({} {} since boot)", moved.counter, moved.by),
         });
-        columns.line(
-            about.name,
-            is_now,
-            &format!("{help}{}", shown.unwrap_or_default()),
-            risk,
-            about.scope.name(),
-        )
+        let help = format!("{help}{}", shown.unwrap_or_default());
+        columns.line(about.name, risk, about.scope.name(), is_now, &help)
     };
     for (at, finding) in advised.iter().enumerate() {
         if at == FIRST {
@@ -79,7 +74,7 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
     let low = |findings: &[&Finding]| {
         findings.iter().filter(|finding| is_change(finding) && finding.about.risk == Risk::Low).count()
     };
-    text.push_str(&typed(low(&advised), low(&possible), flags));
+    text.push_str(&commands(low(&advised), low(&possible), flags));
     text
 }
 
@@ -102,26 +97,37 @@ const MANUAL_WIDTH: usize = 100;
 const FIRST: usize = 3;
 
 /// The suggested commands.
-fn typed(advised: usize, possible: usize, flags: &Flags) -> String {
+fn commands(advised: usize, possible: usize, flags: &Flags) -> String {
     let Flags { served, place } = flags;
     let flags = format!("{served}{place}");
     let commands = [
-        (format!("apply --low-risk{flags}"), low_risk(advised, possible)),
+        (format!("apply --low-risk{flags}"), low_risk(advised)),
+        (format!("apply --low-risk --possible{flags}"), merely_possible(possible)),
         (format!("apply NAME{flags}"), "make one of the others, if its risk is acceptable".to_owned()),
         (format!("explain NAME{flags}"), "show why, its risk and what it changes".to_owned()),
         (format!("undo{place}"), "restore everything".to_owned()),
     ];
     let width = commands.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
-    let lines = commands.map(|(command, does)| format!("flatout tune {command:<width$}  {does}\n"));
-    format!("\n{}", lines.concat())
+    let lines = commands.iter().filter(|(_, does)| !does.is_empty());
+    let lines = lines.map(|(command, does)| format!("flatout tune {command:<width$}  {does}\n"));
+    format!("\n{}", lines.collect::<String>())
 }
 
 /// The effect of `apply --low-risk` here.
-fn low_risk(advised: usize, possible: usize) -> String {
-    match (advised + possible, possible) {
-        (0, _) => "make all low-risk changes: none here".to_owned(),
-        (all, 0) => format!("make all low-risk changes: {all}"),
-        (all, possible) => format!("make all {all} low-risk changes ({possible} merely possible)"),
+fn low_risk(advised: usize) -> String {
+    match advised {
+        0 => "make the low-risk changes above: there are none here".to_owned(),
+        1 => "make the low-risk change above".to_owned(),
+        all => format!("make the {all} low-risk changes above"),
+    }
+}
+
+/// The effect of `--possible` here; empty if it has none.
+fn merely_possible(possible: usize) -> String {
+    match possible {
+        0 => String::new(),
+        1 => "also one that nothing shows to be needed (--all lists it)".to_owned(),
+        all => format!("also {all} that nothing shows to be needed (--all lists them)"),
     }
 }
 
@@ -203,7 +209,7 @@ pub(super) fn why_unknown(finding: &Finding) -> Option<String> {
     why.map(ToString::to_string)
 }
 
-fn is_change(finding: &Finding) -> bool {
+pub(super) fn is_change(finding: &Finding) -> bool {
     matches!(finding.advice, Ok(Advice::Change { .. }))
 }
 
@@ -268,19 +274,17 @@ impl Columns {
         Columns { name, is_now, help: rest - is_now, has_scope, is_cut: width.is_some() }
     }
 
-    fn line(&self, name: &str, is_now: &str, help: &str, risk: &str, scope: &str) -> String {
+    /// The texts of free length are the last ones, so that they cannot move the others.
+    fn line(&self, name: &str, risk: &str, scope: &str, is_now: &str, help: &str) -> String {
         let fitted =
             |text: &str, columns: usize| if self.is_cut { fitted(text, columns) } else { text.to_owned() };
-        let (name_columns, is_now_columns, help_columns) = (self.name, self.is_now, self.help);
-        let mut line = format!(
-            "{name:<name_columns$}{GAP}{:<is_now_columns$}{GAP}{:<help_columns$}{GAP}{risk:<RISK_COLUMNS$}",
+        let (name_columns, is_now_columns) = (self.name, self.is_now);
+        let scope = if self.has_scope { format!("{scope:<SCOPE_COLUMNS$}{GAP}") } else { String::new() };
+        let line = format!(
+            "{name:<name_columns$}{GAP}{risk:<RISK_COLUMNS$}{GAP}{scope}{:<is_now_columns$}{GAP}{}",
             fitted(is_now, is_now_columns),
-            fitted(help, help_columns)
+            fitted(help, self.help)
         );
-        if self.has_scope {
-            line.push_str(GAP);
-            line.push_str(scope);
-        }
         line.trim_end().to_owned() + "\n"
     }
 }
@@ -368,9 +372,11 @@ mod tests {
 
     #[test]
     fn changes_without_evidence_are_counted_separately() {
-        assert_eq!(low_risk(0, 0), "make all low-risk changes: none here");
-        assert_eq!(low_risk(2, 0), "make all low-risk changes: 2");
-        assert_eq!(low_risk(2, 9), "make all 11 low-risk changes (9 merely possible)");
+        let text = commands(2, 9, &Flags::default());
+        assert!(text.contains("make the 2 low-risk changes above\n"), "{text}");
+        assert!(text.contains("--possible  also 9 that nothing shows to be needed"), "{text}");
+        let text = commands(0, 0, &Flags::default());
+        assert!(text.contains("there are none here") && !text.contains("--possible"), "{text}");
     }
 
     #[test]
