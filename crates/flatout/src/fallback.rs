@@ -10,7 +10,7 @@ use matchit::{Params, Router};
 use crate::app::Fallback;
 use crate::extract::BodyUse;
 use crate::handler::Endpoint;
-use crate::route_check::{RouteCheck, reachable};
+use crate::route_check::{RouteCheck, reachable, refusal};
 use crate::routes::{RouteEntry, outermost_first, twice};
 use crate::scope::{Scope, ScopeList};
 use crate::{Context, Error, Problem, Respond};
@@ -57,7 +57,7 @@ impl Fallbacks {
             if prefixes.contains(&prefix) {
                 return Err(twice(&prefix, "the fallback"));
             }
-            let refused = |error| Error::Route(format!("prefix `{prefix}`: {error}"));
+            let refused = |error| Error::Route(format!("the fallback of `{prefix}/`{}", refusal(&error)));
             nested.insert(prefix.as_str(), entry).map_err(refused)?;
             prefixes.push(prefix);
         }

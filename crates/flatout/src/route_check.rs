@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use flatout_wire::Method;
 use flatout_wire::target::PathForm;
+use matchit::InsertError;
 
 use crate::scope::NestedScope;
 
@@ -105,6 +106,9 @@ pub(crate) fn reachable(pattern: &str, form: PathForm) -> Result<(), String> {
         if matches!(segment, "." | "..") {
             return Err(format!("no path has a segment `{segment}`: write the path that it leads to"));
         }
+        if segment == "*" {
+            return Err("`*` is not a parameter here: write `{*rest}`".to_owned());
+        }
         let name = segment.strip_prefix([':', '*']).filter(|name| is_name(name));
         if let Some(name) = name {
             let star = if segment.starts_with('*') { "*" } else { "" };
@@ -112,6 +116,24 @@ pub(crate) fn reachable(pattern: &str, form: PathForm) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Why the router refuses a pattern; follows its name in a message.
+pub(crate) fn refusal(error: &InsertError) -> String {
+    let fault = match error {
+        InsertError::Conflict { with } => {
+            return format!(" matches the same paths as `{with}`: use the same names for the parameters");
+        }
+        InsertError::InvalidParamSegment => {
+            "a segment has one parameter at most: take it apart in the handler"
+        }
+        InsertError::InvalidParam => {
+            "each `{` needs a name and a `}`; `{{` and `}}` are braces of the path itself"
+        }
+        InsertError::InvalidCatchAll => "`{*…}` takes the rest of the path, so it has to be the last",
+        other => return format!(": {other}"),
+    };
+    format!(": {fault}")
 }
 
 fn is_name(text: &str) -> bool {
@@ -157,7 +179,7 @@ mod tests {
             let message = reachable(pattern, PathForm::Strict).unwrap_err();
             assert!(message.contains(part), "{pattern}: {message}");
         }
-        for pattern in ["/", "/items/", "/items/{id}:archive", "/a.b/..c", "/é", "/100%", "/:1", "/*"] {
+        for pattern in ["/", "/items/", "/items/{id}:archive", "/a.b/..c", "/é", "/100%", "/:1", "/**"] {
             assert_eq!(reachable(pattern, PathForm::Strict), Ok(()), "{pattern}");
         }
     }

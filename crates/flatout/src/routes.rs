@@ -14,7 +14,7 @@ use crate::chain::Chain;
 use crate::extract::BodyUse;
 use crate::fallback::Fallbacks;
 use crate::handler::Endpoint;
-use crate::route_check::{RouteCheck, reachable, route_name};
+use crate::route_check::{RouteCheck, reachable, refusal, route_name};
 use crate::scope::{NestedScope, Scope, ScopeList, WorkerLocal};
 use crate::{Context, Error, Problem, Respond};
 
@@ -122,7 +122,7 @@ impl Routes {
         let mut router = Router::new();
         let mut fixed = FixedPaths::default();
         for (pattern, mut methods) in patterns {
-            let refused = |error| Error::Route(format!("route `{pattern}`: {error}"));
+            let refused = |error| Error::Route(format!("route `{pattern}`{}", refusal(&error)));
             methods.complete(&pattern);
             let methods = Arc::new(methods);
             fixed.insert(&pattern, &methods);

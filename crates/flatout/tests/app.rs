@@ -89,7 +89,7 @@ fn path_parameters_are_parsed_into_types() {
         assert_eq!(client.get(path).send().text(), expected);
     }
     let fault = problem(&client.get("/one/seven").send(), 400);
-    assert_eq!(fault["detail"], "the path: `a`: got `seven`, expected u32");
+    assert_eq!(fault["detail"], "the path: `a`: got `seven`, expected a whole number from 0 to 4294967295");
     problem(&client.get("/named/x/300").send(), 400);
     problem(&client.get("/side/right").send(), 400);
     problem(&client.get("/one/%ff").send(), 400);

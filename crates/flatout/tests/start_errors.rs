@@ -41,6 +41,11 @@ fn patterns_that_no_path_matches_are_refused() {
         ("/items/:id", "`:id` is not a parameter here: write `{id}`"),
         ("/items?page={page}", "no path contains a query: write `/items`"),
         ("/items//all", "empty segment"),
+        ("/items/*", "`*` is not a parameter here: write `{*rest}`"),
+        ("/items/{id", "each `{` needs a name and a `}`"),
+        ("/items/{}", "each `{` needs a name and a `}`"),
+        ("/items/{a}{b}", "a segment has one parameter at most"),
+        ("/{*rest}/all", "`{*…}` takes the rest of the path, so it has to be the last"),
     ] {
         let message = refused(App::new().get(pattern, || "never"));
         assert!(message.contains(part), "{message}");
@@ -51,6 +56,33 @@ fn patterns_that_no_path_matches_are_refused() {
     assert!(refused(App::new().nest("api", with_fallback)).contains("the fallback of `api/`"));
     let nested = App::new().get("/", || "here");
     assert_eq!(Client::new(App::new().nest("/api", nested)).unwrap().get("/api").send().text(), "here");
+}
+
+#[test]
+fn patterns_that_match_the_same_paths_are_refused() {
+    let message = refused(App::new().get("/{a}", || "never").get("/{b}", || "never"));
+    assert_eq!(
+        message,
+        "route `/{b}` matches the same paths as `/{a}`: use the same names for the parameters"
+    );
+    let fallback = || App::new().fallback(|| "never");
+    let message = refused(App::new().nest("/{a}", fallback()).nest("/{b}", fallback()));
+    assert_eq!(
+        message,
+        "the fallback of `/{b}/` matches the same paths as `/{a}`: use the same names for the parameters"
+    );
+}
+
+#[test]
+fn two_values_of_one_type_are_refused() {
+    let refused = |app: App| Client::new(app).err().expect("it does not start").to_string();
+    let message = refused(App::new().state(1_u8).state(2_u8).get("/", || "never"));
+    assert_eq!(message, "`.state` has two values of the type `u8`: give one of them a type of its own");
+    let message = refused(App::new().local(Vec::<u8>::new).local(Vec::<u8>::new).get("/", || "never"));
+    assert!(message.starts_with("`.local` has two values of the type `alloc::vec::Vec<u8>`"), "{message}");
+    let inner = App::new().state(2_u8).get("/", |State(number): State<u8>| number.to_string());
+    let client = Client::new(App::new().state(1_u8).nest("/in", inner)).unwrap();
+    assert_eq!(client.get("/in").send().text(), "2");
 }
 
 #[test]
@@ -177,8 +209,11 @@ fn a_query_error_names_its_parameter() {
     let app = App::new().get("/", |_: Query<Search>| "never");
     let client = Client::new(app).unwrap();
     for (query, expected) in [
-        ("page=two", "the query: `page`: invalid digit found in string"),
-        ("page=1&tag=1&tag=x", "the query: `tag[1]`: invalid digit found in string"),
+        ("page=two", "the query: `page`: expected a whole number, of digits only"),
+        ("page=1&tag=1&tag=x", "the query: `tag[1]`: expected a whole number, of digits only"),
+        ("page=1&page=2", "the query: `page`: given more than once"),
+        ("page=99999999999", "the query: `page`: the number is too large"),
+        ("page=", "the query: `page`: expected a whole number, got nothing"),
         ("", "the query: missing field `page`"),
     ] {
         let problem: serde_json::Value = client.get(&format!("/?{query}")).send().json();

@@ -1,4 +1,4 @@
-//! PurgeScope surrounds the handlers of an application: state, checks, limits.
+//! What surrounds the handlers of an application: state, checks, limits.
 
 use std::any::TypeId;
 use std::rc::Rc;
@@ -12,13 +12,17 @@ use crate::chain::Answered;
 use crate::{Context, Error, Respond};
 
 impl App {
-    /// A value that handlers get as [`State`](crate::State), shared by all workers.
+    /// A value that handlers get as [`State`](crate::State), shared by all workers. A second value of one type is an error
+    /// when the application starts; a nested application may have its own.
     pub fn state<T: Send + Sync + 'static>(mut self, value: T) -> App {
-        self.scope.states.insert(TypeId::of::<T>(), Arc::new(value));
+        if self.scope.states.insert(TypeId::of::<T>(), Arc::new(value)).is_some() {
+            self.fault = self.fault.or(Some(given_twice::<T>("state")));
+        }
         self
     }
 
-    /// A value that each worker makes for itself. Its handlers get it as [`Local`](crate::Local), without a lock.
+    /// A value that each worker makes for itself. Its handlers get it as [`Local`](crate::Local), without a lock. As with
+    /// [`App::state`], one for each type.
     ///
     /// ```
     /// use std::cell::Cell;
@@ -37,7 +41,11 @@ impl App {
     /// # Ok::<(), flatout::Error>(())
     /// ```
     pub fn local<T: 'static>(mut self, make: impl Fn() -> T + Send + Sync + 'static) -> App {
-        self.scope.locals.push((TypeId::of::<T>(), Box::new(move || Rc::new(make()))));
+        let id = TypeId::of::<T>();
+        if self.scope.locals.iter().any(|(known, _)| *known == id) {
+            self.fault = self.fault.or(Some(given_twice::<T>("local")));
+        }
+        self.scope.locals.push((id, Box::new(move || Rc::new(make()))));
         self
     }
 
@@ -171,4 +179,11 @@ impl App {
         self.scope.cache = Some(crate::reverse_proxy::Cached::new(cache, rules));
         self
     }
+}
+
+fn given_twice<T>(method: &str) -> Error {
+    let name = std::any::type_name::<T>();
+    Error::Route(format!(
+        "`.{method}` has two values of the type `{name}`: give one of them a type of its own"
+    ))
 }

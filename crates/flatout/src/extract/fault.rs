@@ -19,6 +19,49 @@ const TYPES: [(&str, &str); 10] = [
     ("adjacently tagged enum ", "an object"),
 ];
 
+/// What a client expects instead of a number's type.
+const NUMBERS: [(&str, &str); 16] = [
+    ("u8", "a whole number from 0 to 255"),
+    ("u16", "a whole number from 0 to 65535"),
+    ("u32", "a whole number from 0 to 4294967295"),
+    ("u64", "a whole number from 0 to 18446744073709551615"),
+    ("u128", "a whole number from 0"),
+    ("usize", "a whole number from 0 to 18446744073709551615"),
+    ("i8", "a whole number from -128 to 127"),
+    ("i16", "a whole number from -32768 to 32767"),
+    ("i32", "a whole number from -2147483648 to 2147483647"),
+    ("i64", "a whole number from -9223372036854775808 to 9223372036854775807"),
+    ("i128", "a whole number"),
+    ("isize", "a whole number from -9223372036854775808 to 9223372036854775807"),
+    ("f32", "a number"),
+    ("f64", "a number"),
+    ("bool", "`true` or `false`"),
+    ("char", "one character"),
+];
+
+/// What Rust says about a text that is not the value wanted, and what a client reads. The type is not in these messages.
+const PARSED: [(&str, &str); 10] = [
+    ("invalid digit found in string", "expected a whole number, of digits only"),
+    ("cannot parse integer from empty string", "expected a whole number, got nothing"),
+    ("number too large to fit in target type", "the number is too large"),
+    ("number too small to fit in target type", "the number is too small"),
+    ("invalid float literal", "expected a number"),
+    ("cannot parse float from empty string", "expected a number, got nothing"),
+    ("provided string was not `true` or `false`", "expected `true` or `false`"),
+    ("too many characters in string", "expected one character"),
+    ("cannot parse char from empty string", "expected one character, got nothing"),
+    ("unsupported value", "given more than once"),
+];
+
+/// What a client expects instead of a type of Rust, of which serde says only the name.
+pub(super) fn expected_value(type_name: &str) -> Option<String> {
+    let (name, rest) = match type_name.strip_prefix("a nonzero ") {
+        Some(name) => (name, " except 0"),
+        None => (type_name, ""),
+    };
+    NUMBERS.iter().find(|(known, _)| *known == name).map(|(_, words)| format!("{words}{rest}"))
+}
+
 /// The rest of this message is the name of a type.
 const UNTAGGED: &str = "data did not match any variant of untagged enum ";
 
@@ -48,8 +91,9 @@ fn without_types(message: &str) -> String {
         return format!("the value has none of the possible forms{place}");
     }
     let Some((before, expected)) = text.rsplit_once(EXPECTED) else { return message.to_owned() };
-    match TYPES.iter().find(|(prefix, _)| expected.starts_with(prefix)) {
-        Some((_, shape)) => format!("{before}{EXPECTED}{shape}{place}"),
+    let shape = TYPES.iter().find(|(prefix, _)| expected.starts_with(prefix));
+    match shape.map(|(_, shape)| (*shape).to_owned()).or_else(|| expected_value(expected)) {
+        Some(shape) => format!("{before}{EXPECTED}{shape}{place}"),
         None => message.to_owned(),
     }
 }
@@ -57,11 +101,13 @@ fn without_types(message: &str) -> String {
 /// Reads the fields of a query or form.
 ///
 /// # Errors
-/// The name of the first invalid field and what is wrong with it: `` `page`: invalid digit found in string ``.
+/// The name of the first invalid field and what is wrong with it: `` `page`: expected a whole number, of digits only ``.
 pub(super) fn fields<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let pairs = serde_html_form::Deserializer::from_bytes(bytes);
     serde_path_to_error::deserialize(pairs).map_err(|error| {
         let (path, message) = (error.path().to_string(), without_value(error.inner()));
+        let words = PARSED.iter().find(|(known, _)| *known == message);
+        let message = words.map_or(message, |(_, words)| (*words).to_owned());
         // A missing field is named by the message alone.
         if path == "." { message } else { format!("`{path}`: {message}") }
     })
@@ -132,7 +178,10 @@ mod tests {
             (refused::<Outer>(r#"{"Struct":7}"#), "invalid type: integer, expected an object"),
             (refused::<Untagged>("[]"), "the value has none of the possible forms"),
             (refused::<Tagged>("7"), "invalid type: integer, expected an object"),
-            (refused::<Tagged>(r#"{"kind":"Circle","radius":"x"}"#), "invalid type: string, expected u8"),
+            (
+                refused::<Tagged>(r#"{"kind":"Circle","radius":"x"}"#),
+                "invalid type: string, expected a whole number from 0 to 255",
+            ),
         ] {
             let message = message.split(" at line ").next().unwrap();
             assert_eq!(message, said);
@@ -145,11 +194,14 @@ mod tests {
     #[test]
     fn values_are_not_repeated() {
         for (sent, said) in [
-            (r#"{"number":"se, expected \"`cret"}"#, "invalid type: string, expected u8"),
-            (r#"{"number":7777}"#, "invalid value: integer, expected u8"),
-            (r#"{"number":7.5}"#, "invalid type: floating point, expected u8"),
-            (r#"{"number":true}"#, "invalid type: boolean, expected u8"),
-            (r#"{"number":null}"#, "invalid type: null, expected u8"),
+            (
+                r#"{"number":"se, expected \"`cret"}"#,
+                "invalid type: string, expected a whole number from 0 to 255",
+            ),
+            (r#"{"number":7777}"#, "invalid value: integer, expected a whole number from 0 to 255"),
+            (r#"{"number":7.5}"#, "invalid type: floating point, expected a whole number from 0 to 255"),
+            (r#"{"number":true}"#, "invalid type: boolean, expected a whole number from 0 to 255"),
+            (r#"{"number":null}"#, "invalid type: null, expected a whole number from 0 to 255"),
             (r#"{"kind":"secret"}"#, "unknown variant, expected `one` or `other`"),
             (r#"{"letter":"secret"}"#, "invalid value: string, expected a character"),
             (r#"{"number":1}"#, "missing field `kind`"),

@@ -10,6 +10,7 @@ use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 
+use super::fault::expected_value;
 use super::{Extract, param_check};
 use crate::{Context, Problem, RouteCheck};
 
@@ -224,7 +225,7 @@ macro_rules! parsed {
     ($($method:ident $visit:ident $type:ty;)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
             let Param(name, value) = self;
-            let wanted = stringify!($type);
+            let wanted = expected_value(stringify!($type)).unwrap_or_default();
             let fault = |_| Fault::custom(format_args!("`{name}`: got `{value}`, expected {wanted}"));
             visitor.$visit(value.parse::<$type>().map_err(fault)?)
         }
