@@ -488,6 +488,49 @@ fn all_mistakes_and_lacks_of_a_file_are_shown() {
     }
 }
 
+/// What `flatout check site.kdl` says.
+fn check_site(folder: &Folder) -> String {
+    let mut check = Command::new(program("flatout"));
+    let output = check.current_dir(&folder.0).args(["check", "site.kdl"]).output().unwrap();
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+/// A setting without an effect is named, by `check` and at the start.
+#[test]
+fn hsts_without_tls_is_noted() {
+    let folder = folder();
+    let plain = "site a.test {\n  hsts \"365d\"\n  respond 200 x\n}\n";
+    for (head, is_noted) in [("", true), ("trusted-proxies \"10.0.0.1\"\n", false)] {
+        folder.write("site.kdl", &format!("{head}{plain}"));
+        let output = check_site(&folder);
+        assert_eq!(output.contains("note: `hsts` has no effect"), is_noted, "{output}");
+        assert!(!is_noted || output.contains("site.kdl:2: note"), "{output}");
+    }
+}
+
+/// A folder that root can read, but not the user that serves it.
+#[test]
+fn a_folder_that_the_user_cannot_read_is_found() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder();
+    std::fs::create_dir(folder.0.join("private")).unwrap();
+    folder.write("site.kdl", "user nobody\nworkers 1\nfiles private\n");
+    let set = |mode| {
+        std::fs::set_permissions(folder.0.join("private"), std::fs::Permissions::from_mode(mode)).unwrap();
+        std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    set(0o700);
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let text = check_site(&folder);
+    assert!(text.contains("site.kdl:3: warning: a server would not start here: cannot read "), "{text}");
+    assert!(text.contains("private` as user `nobody`"), "{text}");
+    set(0o755);
+    let text = check_site(&folder);
+    assert!(!text.contains("warning"), "{text}");
+}
+
 /// What `serve` would refuse is said by `check`, with its line, and fails it.
 #[test]
 fn users_addresses_and_folders_that_are_missing_are_found() {

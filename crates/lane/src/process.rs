@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, getrlimit, kill_process, kill_process_group, setrlimit,
+    Gid, Pid, Resource, Rlimit, Signal, Uid, getrlimit, kill_process, kill_process_group, setrlimit,
 };
 
 /// The original limit of open descriptors of this process.
@@ -134,6 +134,41 @@ pub fn user_ids(name: &str) -> io::Result<(u32, u32)> {
     look_up(&name)
 }
 
+/// Groups of a user that are looked up; the kernel's own limit is 65,536.
+const GROUPS_MAX: usize = 1024;
+
+/// Runs `work` with the rights of user `name`, in a thread of its own; the process keeps its rights.
+///
+/// # Errors
+/// `NotFound` for a user that does not exist, `PermissionDenied` if we are not root.
+pub fn as_user<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let (uid, gid) = look_up(&name)?;
+    let groups = groups_of(&name, gid)?;
+    let switched = move || {
+        rustix::thread::set_thread_groups(&groups)?;
+        rustix::thread::set_thread_gid(Gid::from_raw(gid))?;
+        rustix::thread::set_thread_uid(Uid::from_raw(uid))?;
+        Ok(work())
+    };
+    // Only this thread has these rights, and it ends with them.
+    std::thread::scope(|scope| scope.spawn(switched).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// All groups of a user.
+fn groups_of(name: &CStr, gid: libc::gid_t) -> io::Result<Vec<Gid>> {
+    let mut groups: Vec<libc::gid_t> = vec![0; GROUPS_MAX];
+    let mut count = GROUPS_MAX as libc::c_int;
+    // SAFETY: `name` is a C string that lives through the call, and `count` is the length of the buffer.
+    let result = unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &mut count) };
+    if result < 0 {
+        return Err(io::Error::other(format!("the user has more than {GROUPS_MAX} groups")));
+    }
+    groups.truncate(usize::try_from(count).unwrap_or(0));
+    Ok(groups.into_iter().map(Gid::from_raw).collect())
+}
+
 /// The listening sockets passed by systemd (`LISTEN_PID`, `LISTEN_FDS`); none in a second call.
 ///
 /// # Errors
@@ -223,6 +258,19 @@ mod tests {
     fn an_unknown_user_is_an_error_and_changes_nothing() {
         let error = become_user("no-such-user-here").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn another_user_has_its_own_rights_in_one_thread() {
+        let read = || std::fs::read("/etc/shadow").err().map(|error| error.kind());
+        let found = as_user("nobody", read);
+        if !rustix::process::geteuid().is_root() {
+            assert_eq!(found.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+            return;
+        }
+        assert_eq!(found.unwrap(), Some(io::ErrorKind::PermissionDenied));
+        assert_eq!(read(), None);
+        assert_eq!(as_user("no-such-user-here", || ()).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

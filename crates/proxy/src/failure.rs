@@ -217,6 +217,8 @@ pub(crate) struct RequestLine<'a> {
     /// The head as it was sent.
     pub(crate) head: &'a [u8],
     pub(crate) peer: Option<SocketAddr>,
+    /// Attempts at it, with this one.
+    pub(crate) attempt: u32,
 }
 
 /// A line of the log.
@@ -241,7 +243,7 @@ impl fmt::Display for Line<'_> {
         if let Some(detail) = detail {
             write!(f, ": {detail}")?;
         }
-        if let Some(RequestLine { head, peer }) = request {
+        if let Some(RequestLine { head, peer, attempt }) = request {
             let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
             // The query may hold secrets.
             let end = line.iter().position(|&byte| byte == b'?').or(line.iter().rposition(|&it| it == b' '));
@@ -249,6 +251,9 @@ impl fmt::Display for Line<'_> {
             write!(f, "; request {}", request.escape_ascii())?;
             if let Some(peer) = peer {
                 write!(f, " of {peer}")?;
+            }
+            if *attempt > 1 {
+                write!(f, ", attempt {attempt}")?;
             }
         }
         Ok(())
@@ -331,5 +336,8 @@ mod tests {
         assert_eq!(line.to_string(), "upstream api: cannot connect to 127.0.0.1:26011: connection refused");
         let line = Line { failure: Failure::ReadTime, server: Some("unix:/run/app"), detail: None, ..line };
         assert_eq!(line.to_string(), "upstream api: unix:/run/app: the upstream did not respond in time");
+        let request = RequestLine { head: b"GET /a?key=secret HTTP/1.1\r\n\r\n", peer: None, attempt: 2 };
+        let line = Line { request: Some(request), ..line };
+        assert!(line.to_string().ends_with("in time; request GET /a, attempt 2"), "{line}");
     }
 }

@@ -14,7 +14,7 @@ use flatout_observe::log::{StandardStream, SyslogAddress};
 use flatout_proxy::Address;
 
 use crate::plan::Plan;
-use crate::start::missing_folders;
+use crate::start::{cannot_read, missing_folders};
 
 /// How long all names may take together: the system's resolver waits longer for servers that do not respond.
 const LOOKUP_TIME_MAX: Duration = Duration::from_secs(5);
@@ -37,7 +37,26 @@ pub enum Lack {
 /// Finds everything that this machine lacks. The plan may have mistakes.
 pub fn examine(plan: &Plan) -> Vec<Lack> {
     let folders = missing_folders(&plan.sites).map(|(at, failure)| Lack::Folder(at, failure.to_string()));
-    folders.chain(certificates(plan)).chain(settings(plan)).chain(names(plan)).collect()
+    folders
+        .chain(unreadable_folders(plan))
+        .chain(certificates(plan))
+        .chain(settings(plan))
+        .chain(names(plan))
+        .collect()
+}
+
+/// Folders that exist, but that the user of the server cannot read. Known only to root, who can become this user.
+fn unreadable_folders(plan: &Plan) -> Vec<Lack> {
+    let Some(user) = &plan.server.user else { return Vec::new() };
+    let folders = plan.sites.folders.iter().map(|folder| &folder.root);
+    let read = || folders.map(std::fs::read_dir).map(|found| found.err()).collect::<Vec<_>>();
+    let Ok(faults) = process::as_user(user, read) else { return Vec::new() };
+    let of_rights = faults.into_iter().enumerate().filter_map(|(at, fault)| {
+        let fault = fault.filter(|fault| fault.kind() == ErrorKind::PermissionDenied)?;
+        let root = plan.sites.folders.get(at)?.root.display().to_string();
+        Some(Lack::Folder(at, cannot_read(&root, Some(user), &fault).to_string()))
+    });
+    of_rights.collect()
 }
 
 /// The user, addresses and files of settings that a server needs to start.

@@ -337,11 +337,29 @@ impl Checked {
     /// What needs a restart, by name.
     pub fn check_change(&self, before: &[(&'static str, String)]) -> Result<(), String> {
         let differs = before.iter().zip(&self.plan.restart).filter(|(was, is)| was != is);
-        let names: Vec<String> = differs.map(|((name, _), _)| format!("`{name}`")).collect();
-        match names.is_empty() {
+        let changes: Vec<String> = differs
+            .map(|((name, was), (_, is))| match (shown_value(was), shown_value(is)) {
+                (Some(was), Some(is)) => format!("`{name}` ({was} to {is})"),
+                _ => format!("`{name}`"),
+            })
+            .collect();
+        match changes.is_empty() {
             true => Ok(()),
-            false => Err(format!("changes to {} need a restart", names.join(", "))),
+            false => Err(format!(
+                "changes to {} need a restart; an upgrade (flatout upgrade) makes them without losing a connection",
+                changes.join(", ")
+            )),
         }
+    }
+}
+
+/// A value of a setting that needs a restart, if it is a number or a word.
+fn shown_value(value: &str) -> Option<&str> {
+    let inner = value.strip_prefix("Some(").and_then(|value| value.strip_suffix(')')).unwrap_or(value);
+    match inner {
+        "None" => Some("default"),
+        word if word.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !word.is_empty() => Some(word),
+        _ => None,
     }
 }
 

@@ -380,7 +380,8 @@ pub(crate) fn missing_folders(sites: &flatout_site::plan::Plan) -> impl Iterator
     })
 }
 
-fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {
+/// Why a folder cannot be served.
+pub(crate) fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {
     match (error.kind(), user) {
         (ErrorKind::NotFound | ErrorKind::NotADirectory, _) => {
             Failure::Usage(format!("`{root}` is not a folder: {error}; give the folder to serve"))

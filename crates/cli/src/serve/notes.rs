@@ -31,7 +31,23 @@ pub(super) fn notes(built: &Built, plan: &Plan) -> Result<Vec<String>, Fault> {
     let mut notes: Vec<String> =
         advice(&plan.sites)?.into_iter().filter_map(|found| of_advice(built, plan, found)).collect();
     placeholders(built, &built.tree.nodes, &mut notes);
+    if is_hsts_useless(plan) {
+        let line = line_of(built, plan, |route| route.rules.hsts.is_some());
+        notes.push(format!("{line} note: {HSTS_USELESS}"));
+    }
     Ok(notes)
+}
+
+/// What [`is_hsts_useless`] means.
+pub(super) const HSTS_USELESS: &str = "`hsts` has no effect, because nothing here uses TLS: give a certificate (`tls CERT KEY`, `domain`), or \
+                                       name the proxy in front that does (`trusted-proxies`)";
+
+/// Whether a route asks for HSTS, which is sent over HTTPS only, and no request can come over HTTPS.
+pub(super) fn is_hsts_useless(plan: &Plan) -> bool {
+    let sites = &plan.sites.sites;
+    let is_behind = sites.iter().any(|site| !site.trust.proxies.is_empty());
+    let has_hsts = sites.iter().flat_map(|site| &site.routes).any(|route| route.rules.hsts.is_some());
+    has_hsts && !plan.is_secure() && !is_behind
 }
 
 fn of_advice(built: &Built, plan: &Plan, found: Advice) -> Option<String> {

@@ -3,13 +3,14 @@
 
 use std::io::{IsTerminal, Write};
 
-use flatout_engine::{Address, say};
+use flatout_engine::{Address, Severity, report, say};
 use flatout_files::Site;
 use flatout_observe::log::StandardStream;
 use flatout_report::unit::{bytes, count};
 use flatout_server::Welcome;
 
 use super::TO;
+use super::notes::{HSTS_USELESS, is_hsts_useless};
 use crate::command::VERSION;
 
 /// Names of sites, upstreams and folders that are shown.
@@ -18,6 +19,9 @@ const NAMES_MAX: usize = 5;
 /// Reports on stderr what is served, and where.
 pub(crate) fn welcome(started: &Welcome<'_>) {
     let details = details(started);
+    if is_hsts_useless(started.plan) {
+        report(Severity::Warning, format_args!("{HSTS_USELESS}"));
+    }
     if !std::io::stderr().is_terminal() {
         for (name, value) in &details {
             say(format_args!("{name}: {value}"));

@@ -144,9 +144,10 @@ impl Job {
         }
     }
 
-    /// How the log names it.
-    pub(crate) fn line(&self) -> RequestLine<'_> {
-        RequestLine { head: &self.head, peer: self.peer }
+    /// How the log names it. `retries_max` is its upstream's.
+    pub(crate) fn line(&self, retries_max: u32) -> RequestLine<'_> {
+        let attempt = retries_max.saturating_sub(self.retries_left) + 1;
+        RequestLine { head: &self.head, peer: self.peer, attempt }
     }
 }
 

@@ -198,7 +198,8 @@ impl ProxyWorker {
         job: Option<&Job>,
         detail: Option<&str>,
     ) {
-        failure.log(&self.upstreams.at(upstream).plan.name, server, job.map(Job::line), detail);
+        let plan = &self.upstreams.at(upstream).plan;
+        failure.log(&plan.name, server, job.map(|job| job.line(plan.retries_max)), detail);
     }
 
     /// Ends a request that was taken off its connection: its response is cut if it has started.
