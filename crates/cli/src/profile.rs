@@ -151,7 +151,7 @@ const SAMPLED: &[Setting<ProfileOptions>] = &[
         default: "",
         help: "the admin listener of a flatout server, which is asked how many requests were served while sampling; as --requests",
         set: |options, text| {
-            options.admin = Some(text.parse()?);
+            options.admin = Some(crate::serve::admin_client::parsed(text)?);
             Ok(())
         },
     },
@@ -256,10 +256,18 @@ fn print_profile(mut options: ProfileOptions) -> Result<(), Failure> {
         so_far < time && !stop.load(Ordering::Relaxed)
     });
     progress.end("reading symbols");
-    let after = options.admin.as_ref().map(served).transpose()?;
-    let mut profile = sampler.finish().map_err(run_failure)?;
+    // Sampling ends now, while the server is asked.
+    let (profile, after) = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| options.admin.as_ref().map(served).transpose());
+        (sampler.finish(), asked.join())
+    });
+    let mut profile = profile.map_err(run_failure)?;
+    let after = after.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     progress.end("");
     profile.notes.extend(missing);
+    if options.plan.softirq == Softirq::All {
+        profile.notes.push(OTHERS_COUNTED.to_owned());
+    }
     // A frame of the admin listener ends up to a second after the samples: what counts is the rate.
     let counted = after.zip(before).map(|((after, ended), (before, begun))| {
         let rate = after.saturating_sub(before) as f64 / ended.duration_since(begun).as_secs_f64().max(1e-3);
@@ -292,6 +300,10 @@ fn print_difference(before: &str, after: &str, options: &ProfileOptions) -> Resu
     write(options.report.as_deref(), || flame::comparison_page(&before, &after, &comparison, &origin))?;
     print(&flame::comparison_table(&comparison))
 }
+
+/// Why its figure is higher than that of `bench` and `top`.
+const OTHERS_COUNTED: &str = "network interrupts that ran while other processes had the CPU, such as a client on this machine, are included; \
+                              --softirq off leaves them out, as `flatout bench` and `flatout top` do";
 
 /// The processes that listen on a port, and a message about those that are not visible.
 fn listening_on(port: u16) -> Result<(Vec<u32>, Option<String>), Failure> {

@@ -9,9 +9,14 @@ use flatout_engine::Address;
 use super::source::checked;
 use crate::Failure;
 
+/// An admin listener, also as the URL that a server reports when it starts.
+pub(crate) fn parsed(text: &str) -> Result<Address, String> {
+    text.strip_prefix("http://").map_or(text, |rest| rest.trim_end_matches('/')).parse()
+}
+
 /// The listener that `--admin` names.
 pub(super) fn named(matches: &ArgMatches) -> Result<Option<Address>, Failure> {
-    let named = matches.get_one::<String>("admin").map(|text| text.parse());
+    let named = matches.get_one::<String>("admin").map(|text| parsed(text));
     named.transpose().map_err(|message| Failure::Usage(format!("--admin: {message}")))
 }
 

@@ -5,7 +5,7 @@
 //! site file ── tree ─┴── site: each setting by the table ──> flatout_server::Plan
 //! ```
 
-mod admin_client;
+pub(crate) mod admin_client;
 mod blocks;
 mod channels;
 pub(crate) mod check;

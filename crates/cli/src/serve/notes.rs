@@ -32,8 +32,8 @@ pub(super) fn notes(built: &Built, plan: &Plan) -> Result<Vec<String>, Fault> {
         advice(&plan.sites)?.into_iter().filter_map(|found| of_advice(built, plan, found)).collect();
     placeholders(built, &built.tree.nodes, &mut notes);
     if is_hsts_useless(plan) {
-        let line = line_of(built, plan, |route| route.rules.hsts.is_some());
-        notes.push(format!("{line} note: {HSTS_USELESS}"));
+        let line = line_of_name(built, &built.tree.nodes, "hsts").unwrap_or(0);
+        notes.push(format!("{line}: note: {HSTS_USELESS}"));
     }
     Ok(notes)
 }
@@ -147,6 +147,14 @@ fn line_of_setting(built: &Built, nodes: &[Node], name: &str, value: &str) -> Op
     let found = nodes.iter().find(is_meant).map(|node| built.tree.line(&node.at));
     let mut inner = nodes.iter().filter_map(|node| node.inner.as_deref());
     found.or_else(|| inner.find_map(|nodes| line_of_setting(built, nodes, name, value)))
+}
+
+/// The line of the first setting with this name.
+fn line_of_name(built: &Built, nodes: &[Node], name: &str) -> Option<usize> {
+    nodes.iter().find_map(|node| match node.name == name {
+        true => Some(built.tree.line(&node.at)),
+        false => line_of_name(built, node.inner.as_deref()?, name),
+    })
 }
 
 /// The line of the first such route, with a colon; empty if there is none.

@@ -11,6 +11,7 @@ use flatout_admin::{Event, Watch};
 use flatout_engine::Address;
 
 use crate::command::{Command, with};
+use crate::serve::admin_client;
 use crate::setting::{Group, Setting, fill};
 use crate::{Failure, print, signals, terminal, value};
 use history::History;
@@ -103,8 +104,7 @@ pub(crate) fn address(matches: &ArgMatches) -> Result<(Address, String), Failure
     let of_file = matches.get_one::<String>(CONFIG).map(|file| admin_of(file)).transpose()?;
     let text = matches.get_one::<String>(ADDRESS).or(of_file.as_ref());
     let text = text.map_or(ADDRESS_DEFAULT, String::as_str);
-    let bare = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
-    let address = bare.parse().map_err(|_| {
+    let address = admin_client::parsed(text).map_err(|_| {
         Failure::Usage(format!(
             "admin address: got `{text}`, need unix:PATH or IP:PORT, such as 127.0.0.1:9100"
         ))

@@ -103,7 +103,7 @@ fn commands(advised: usize, possible: usize, flags: &Flags) -> String {
     let commands = [
         (format!("apply --low-risk{flags}"), low_risk(advised)),
         (format!("apply --low-risk --possible{flags}"), merely_possible(possible)),
-        (format!("apply NAME{flags}"), "make one of the others, if its risk is acceptable".to_owned()),
+        (format!("apply NAME{flags}"), "make one, if its risk is acceptable".to_owned()),
         (format!("explain NAME{flags}"), "show why, its risk and what it changes".to_owned()),
         (format!("undo{place}"), "restore everything".to_owned()),
     ];
@@ -126,8 +126,8 @@ fn low_risk(advised: usize) -> String {
 fn merely_possible(possible: usize) -> String {
     match possible {
         0 => String::new(),
-        1 => "also one that nothing shows to be needed (--all lists it)".to_owned(),
-        all => format!("also {all} that nothing shows to be needed (--all lists them)"),
+        1 => "and a possible one (see --all)".to_owned(),
+        all => format!("and {all} possible ones (see --all)"),
     }
 }
 
@@ -374,7 +374,7 @@ mod tests {
     fn changes_without_evidence_are_counted_separately() {
         let text = commands(2, 9, &Flags::default());
         assert!(text.contains("make the 2 low-risk changes above\n"), "{text}");
-        assert!(text.contains("--possible  also 9 that nothing shows to be needed"), "{text}");
+        assert!(text.contains("--possible  and 9 possible ones (see --all)"), "{text}");
         let text = commands(0, 0, &Flags::default());
         assert!(text.contains("there are none here") && !text.contains("--possible"), "{text}");
     }
