@@ -31,6 +31,7 @@ mod lists;
 mod location;
 mod logs;
 mod named;
+mod named_groups;
 mod out;
 mod pattern;
 mod proxy;
@@ -71,7 +72,7 @@ pub struct Imported {
 
 /// The site file for a configuration.
 pub fn site_file(main: &[Directive]) -> Imported {
-    let main = &constants::replaced(main);
+    let main = &constants::replaced(&named_groups::numbered(main));
     let mut import = Import::default();
     let mut top = Lines::default();
     let (mut blocks, mut sites) = (Lines::default(), Lines::default());
