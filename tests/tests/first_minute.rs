@@ -435,6 +435,11 @@ fn files_of_other_servers_are_recognised() {
     assert!(check("nginx.conf").contains("this looks like nginx; convert it: flatout import nginx.conf"));
     assert!(check("Caddyfile").contains("this looks like a Caddyfile"));
     assert!(!check("ours.kdl").contains("looks like"));
+    folder.write("site.kdl", "upstream api {\n    server \"127.0.0.1:1\"\n}\nproxy api\n");
+    let mut import = Command::new(program("flatout"));
+    let output = import.current_dir(&folder.0).args(["import", "site.kdl"]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("site.kdl is a site file already: flatout check site.kdl"), "{text}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use flatout_import::compare::{Ask, Bounds, Compared, FIELDS, Server, compare, li
 use flatout_import::{nginx, site_file};
 
 use crate::command::Command;
+use crate::serve;
 use crate::serve::source::{mistake, requests};
 use crate::setting::words;
 use crate::{Failure, print, terminal, value};
@@ -77,7 +78,10 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn import(file: &str) -> Result<(), Failure> {
-    let directives = nginx::read(Path::new(file)).map_err(Failure::Usage)?;
+    let directives = nginx::read(Path::new(file)).map_err(|mistake| match serve::source::is_valid(file) {
+        true => Failure::Usage(format!("{mistake}\n{file} is a site file already: flatout check {file}")),
+        false => Failure::Usage(mistake),
+    })?;
     let imported = site_file(&directives);
     if !imported.unserved.is_empty() {
         terminal::complain(&imported.unserved.join("\n"));

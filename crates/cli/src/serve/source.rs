@@ -147,6 +147,11 @@ pub(crate) fn checked(path: &Path) -> Result<Checked, String> {
     built(path)?.check()
 }
 
+/// Whether this is a site file without mistakes.
+pub(crate) fn is_valid(file: &str) -> bool {
+    checked(Path::new(file)).is_ok()
+}
+
 /// The plan from the file at `path`, without flags.
 pub(super) fn built(path: &Path) -> Result<Built, String> {
     build(tree(path)?, folder_of(path), &[]).map_err(|mistakes| hinted(path, mistakes))

@@ -146,6 +146,10 @@ pub(super) fn manual(
     text.push('\n');
     let mut field = |name: &str, value: &str| text.push_str(&hanging(name, FIELD_COLUMNS, value, width));
     field("source", about.source);
+    let places = places(about.source);
+    if !places.is_empty() {
+        field("", &places.join(" "));
+    }
     field("scope", scope(about.scope));
     field("risk", about.risk.name());
     if !about.lost.is_empty() {
@@ -175,6 +179,47 @@ pub(super) fn manual(
     }
     planned.not_kept.iter().for_each(|reason| text.push_str(&hanging("", 2, reason, width)));
     text
+}
+
+/// The kernel's documentation: its parts are named by their paths.
+const KERNEL_DOCS: &str = "https://docs.kernel.org/";
+
+/// Parts of it by the names that sources use: the beginning of a path, or a name and its path.
+const KERNEL_PARTS: [(&str, &str); 10] = [
+    ("networking/", ""),
+    ("admin-guide/", ""),
+    ("accounting/", ""),
+    ("scheduler/", ""),
+    ("trace/", ""),
+    ("ip-sysctl", "networking/ip-sysctl"),
+    ("nf_conntrack-sysctl", "networking/nf_conntrack-sysctl"),
+    ("cgroup-v2", "admin-guide/cgroup-v2"),
+    ("kernel napi.rst", "networking/napi"),
+    ("napi.rst", "networking/napi"),
+];
+
+/// Publications by author and year.
+const PUBLICATIONS: [(&str, &str); 2] = [
+    (
+        "Richards 2021",
+        "Marc Richards, Extreme HTTP Performance Tuning: https://talawah.io/blog/extreme-http-performance-tuning-one-point-two-million/",
+    ),
+    ("Yang Jian 2008", "Yang Jian, a server for 300,000 connections (2008)"),
+];
+
+/// Where a source can be read: titles and addresses.
+fn places(source: &str) -> Vec<String> {
+    let of_author = PUBLICATIONS.iter().filter(|(name, _)| source.contains(name));
+    let mut places: Vec<String> = of_author.map(|(_, place)| (*place).to_owned()).collect();
+    for part in source.split([';', ',']) {
+        let name = part.trim();
+        let part = KERNEL_PARTS.iter().find(|(known, _)| name.starts_with(known));
+        places.extend(part.map(|(_, path)| {
+            let own = name.split([':', ' ']).next().unwrap_or_default();
+            format!("{KERNEL_DOCS}{}.html", if path.is_empty() { own } else { path })
+        }));
+    }
+    places
 }
 
 /// Flags to repeat, each after a space.
@@ -377,6 +422,20 @@ mod tests {
         assert!(text.contains("--possible  and 9 possible ones (see --all)"), "{text}");
         let text = commands(0, 0, &Flags::default());
         assert!(text.contains("there are none here") && !text.contains("--possible"), "{text}");
+    }
+
+    #[test]
+    fn sources_have_addresses() {
+        assert_eq!(
+            places("tcp(7); ip-sysctl: tcp_mem"),
+            ["https://docs.kernel.org/networking/ip-sysctl.html"]
+        );
+        let found =
+            places("Richards 2021, step 9; admin-guide/sysctl/net: 50; scheduler/sched-bwc for cgroup v1");
+        assert!(found[0].starts_with("Marc Richards, Extreme HTTP"), "{found:?}");
+        assert_eq!(found[1], "https://docs.kernel.org/admin-guide/sysctl/net.html");
+        assert_eq!(found[2], "https://docs.kernel.org/scheduler/sched-bwc.html");
+        assert!(places("ethtool(8)").is_empty());
     }
 
     #[test]
