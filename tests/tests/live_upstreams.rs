@@ -19,33 +19,38 @@ const CLIENTS: usize = 8;
 /// How long the load lasts at most.
 const LOAD_TIME_MAX: Duration = Duration::from_secs(60);
 
-fn json(port: u16) -> Server {
+/// A server whose responses are JSON.
+pub(crate) fn json(port: u16) -> Server {
     let mut command = Command::new(program("hello-json"));
     command.args(["--listen", &format!("127.0.0.1:{port}"), "--workers", "1"]);
     Server::start(command)
 }
 
 /// A proxy with an admin listener in a folder.
-struct Site {
-    folder: Folder,
-    server: Server,
+pub(crate) struct Site {
+    pub(crate) folder: Folder,
+    pub(crate) server: Server,
 }
 
 impl Site {
     /// A proxy whose upstream `app` has these servers, and these further settings.
-    fn of(servers: &[u16], settings: &str) -> Site {
-        let folder = Folder::new();
+    pub(crate) fn of(servers: &[u16], settings: &str) -> Site {
+        Site::in_folder(Folder::new(), servers, settings)
+    }
+
+    /// The same in a folder that has files already.
+    pub(crate) fn in_folder(folder: Folder, servers: &[u16], settings: &str) -> Site {
         write(&folder, servers, settings);
         let server = start(&folder);
         Site { folder, server }
     }
 
-    fn admin(&self) -> PathBuf {
+    pub(crate) fn admin(&self) -> PathBuf {
         self.folder.0.join("admin.sock")
     }
 
     /// What `flatout upstream` prints, or why it fails.
-    fn upstream(&self, arguments: &[&str]) -> Result<String, String> {
+    pub(crate) fn upstream(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new(program("flatout"));
         command
             .arg("upstream")
@@ -57,7 +62,7 @@ impl Site {
         if output.status.success() { Ok(text) } else { Err(text) }
     }
 
-    fn reload(&self) -> String {
+    pub(crate) fn reload(&self) -> String {
         let mut command = Command::new(program("flatout"));
         let output = command.args(["reload", "-c"]).arg(self.folder.0.join("site.kdl")).output().unwrap();
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -66,17 +71,17 @@ impl Site {
     }
 
     /// The line about a server in the list.
-    fn line(&self, port: u16) -> Option<String> {
+    pub(crate) fn line(&self, port: u16) -> Option<String> {
         let list = self.upstream(&["list", "app"]).unwrap();
         list.lines().find(|line| line.contains(&format!("127.0.0.1:{port} "))).map(str::to_owned)
     }
 
-    fn has_logged(&self, text: &str) -> bool {
+    pub(crate) fn has_logged(&self, text: &str) -> bool {
         self.server.said().iter().any(|line| line.contains(text))
     }
 
     /// The admin listener's response.
-    fn page(&self, path: &str) -> String {
+    pub(crate) fn page(&self, path: &str) -> String {
         let mut stream = std::os::unix::net::UnixStream::connect(self.admin()).unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
@@ -86,7 +91,8 @@ impl Site {
     }
 }
 
-fn write(folder: &Folder, servers: &[u16], settings: &str) {
+/// Writes the site file.
+pub(crate) fn write(folder: &Folder, servers: &[u16], settings: &str) {
     let servers: String = servers.iter().map(|port| format!("    server \"127.0.0.1:{port}\"\n")).collect();
     let admin = folder.0.join("admin.sock");
     let text = format!(
@@ -97,14 +103,15 @@ fn write(folder: &Folder, servers: &[u16], settings: &str) {
     folder.write("site.kdl", text);
 }
 
-fn start(folder: &Folder) -> Server {
+/// Starts a server with the site file in this folder.
+pub(crate) fn start(folder: &Folder) -> Server {
     let mut command = Command::new(program("flatout"));
     command.args(["serve", "-c"]).arg(folder.0.join("site.kdl"));
     Server::start(command)
 }
 
 /// The status of one GET on a persistent connection.
-fn status(stream: &mut TcpStream) -> String {
+pub(crate) fn status(stream: &mut TcpStream) -> String {
     stream.write_all(b"GET /json HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];

@@ -104,6 +104,8 @@ mod scgi_uwsgi;
 mod screens;
 #[path = "scripts.rs"]
 mod scripts;
+#[path = "servers_file.rs"]
+mod servers_file;
 #[path = "sites.rs"]
 mod sites;
 #[path = "tls.rs"]

@@ -421,8 +421,8 @@ fn settings() -> HashMap<String, bool> {
     let mut found = HashMap::new();
     for scope in schema["$defs"].as_object().unwrap().values() {
         for (name, word) in scope["properties"].as_object().unwrap() {
-            let is_setting =
-                !BLOCKS.contains(&name.as_str()) && !["server", "case", "default"].contains(&name.as_str());
+            let is_setting = !BLOCKS.contains(&name.as_str())
+                && !["server", "servers-file", "case", "default"].contains(&name.as_str());
             if is_setting {
                 let help = word["description"].as_str().unwrap();
                 found.insert(name.clone(), help.contains("a change needs a restart"));

@@ -309,6 +309,10 @@ fn upstream(
         refused: figures.queue_full + figures.queue_time + figures.no_server,
         refused_retries: figures.no_budget,
         servers: now.servers.iter().map(of).collect(),
+        problem: now
+            .sources
+            .iter()
+            .find_map(|it| Some(format!("{}: {}", it.source.place, it.problem.as_ref()?))),
     }
 }
 

@@ -267,6 +267,9 @@ pub struct Upstream {
     pub refused_retries: u64,
     /// Its servers.
     pub servers: Vec<UpstreamServer>,
+    /// Why the last good list of its servers is in use, if a file of servers has a mistake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// One server of an upstream.

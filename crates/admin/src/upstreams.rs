@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatout_proxy::{EjectionCounts, ServerFigures, ServerState, UpstreamFigures};
+use flatout_proxy::{EjectionCounts, ServerFigures, ServerState, SourceStatus, UpstreamFigures};
 use serde::{Deserialize, Serialize};
 
 /// The path of the action that takes [`UpstreamCommand`] as JSON.
@@ -110,6 +110,8 @@ pub struct UpstreamSnapshot {
     pub figures: UpstreamFigures,
     /// Its servers.
     pub servers: Vec<ServerSnapshot>,
+    /// Where further servers come from.
+    pub sources: Vec<SourceStatus>,
 }
 
 /// A snapshot of a server.

@@ -13,6 +13,7 @@ use crate::Proxy;
 use crate::plan::{Address, Server, Tls, Upstream};
 use crate::select::outliers::OutlierReason;
 use crate::server::{EjectionCounts, LiveServer, ServerMode, ServerState};
+use crate::sources::SourceStatus;
 use crate::upstream::LiveUpstream;
 
 /// Servers of an upstream that is changed while it runs: choosing one costs a look at each.
@@ -27,6 +28,10 @@ pub struct ServerChanges {
     pub removed: Vec<String>,
     /// Those with another weight.
     pub weighted: Vec<String>,
+    /// Those that their source drains from now on.
+    pub drained: Vec<String>,
+    /// Those that it drains no longer.
+    pub resumed: Vec<String>,
 }
 
 impl ServerChanges {
@@ -38,7 +43,13 @@ impl ServerChanges {
 
 impl fmt::Display for ServerChanges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [("added", &self.added), ("removed", &self.removed), ("new weight for", &self.weighted)];
+        let parts = [
+            ("added", &self.added),
+            ("removed", &self.removed),
+            ("new weight for", &self.weighted),
+            ("drained", &self.drained),
+            ("no longer drained", &self.resumed),
+        ];
         let mut separator = "";
         for (what, names) in parts.iter().filter(|(_, names)| !names.is_empty()) {
             write!(f, "{separator}{what} {}", names.join(", "))?;
@@ -61,6 +72,8 @@ pub struct UpstreamState {
     pub planned_tls: Option<Tls>,
     /// Whether health checks look at its servers.
     pub is_checked: bool,
+    /// The state of the sources of its servers.
+    pub sources: Vec<SourceStatus>,
 }
 
 /// The state of a server.
@@ -116,9 +129,19 @@ impl Proxy {
     /// Requests see the new list at once or, at the latest, when their worker wakes up next.
     ///
     /// # Errors
-    /// There is no such upstream, or the list does not fit its settings. Nothing has changed then.
+    /// There is no such upstream, it has a source of servers, or the list does not fit its settings. Nothing has changed then.
     pub fn set_servers(&self, upstream: &str, servers: &[Server]) -> Result<ServerChanges, String> {
         let (upstream, _changing) = self.change(upstream)?;
+        upstream.check_has_no_source()?;
+        self.replace_servers(upstream, servers)
+    }
+
+    /// The same, for an upstream that is being changed.
+    pub(crate) fn replace_servers(
+        &self,
+        upstream: &LiveUpstream,
+        servers: &[Server],
+    ) -> Result<ServerChanges, String> {
         upstream.check_servers(servers)?;
         let former = upstream.servers();
         let mut changes = ServerChanges::default();
@@ -143,6 +166,10 @@ impl Proxy {
             if server.weight() != wanted.weight.max(1) {
                 server.set_weight(wanted.weight);
                 changes.weighted.push(server.label.clone());
+            }
+            if server.set_drained_by_source(wanted.drain) {
+                let list = if wanted.drain { &mut changes.drained } else { &mut changes.resumed };
+                list.push(server.label.clone());
             }
         }
         let is_same = current.len() == former.len()
@@ -177,9 +204,10 @@ impl Proxy {
     /// Sets the weight of a server; at least 1. Returns the former weight.
     ///
     /// # Errors
-    /// There is no such upstream, or it has no such server.
+    /// There is no such upstream, it has a source of servers, or it has no such server.
     pub fn set_weight(&self, upstream: &str, server: &Address, weight: u32) -> Result<u32, String> {
         let (upstream, _changing) = self.change(upstream)?;
+        upstream.check_has_no_source()?;
         let server = upstream.find(server)?;
         let former = server.weight();
         server.set_weight(weight);
@@ -188,7 +216,7 @@ impl Proxy {
     }
 
     /// The upstream of this name, for one change at a time.
-    fn change(&self, name: &str) -> Result<(&LiveUpstream, MutexGuard<'_, ()>), String> {
+    pub(crate) fn change(&self, name: &str) -> Result<(&LiveUpstream, MutexGuard<'_, ()>), String> {
         let upstream = self.find_upstream(name)?;
         let changing = upstream.changing.lock().unwrap_or_else(PoisonError::into_inner);
         Ok((upstream, changing))
@@ -212,7 +240,7 @@ impl Proxy {
 
 impl Server {
     /// Whether these are settings of one and the same server, whatever its weight is.
-    fn is_alike(&self, other: &Server) -> bool {
+    pub(crate) fn is_alike(&self, other: &Server) -> bool {
         (&self.address, &self.tls, self.backup) == (&other.address, &other.tls, other.backup)
     }
 }
@@ -221,7 +249,7 @@ impl LiveUpstream {
     fn state(&self) -> UpstreamState {
         let of = |it: &Arc<LiveServer>| ServerStatus {
             label: it.label.clone(),
-            server: Server { weight: it.weight(), ..it.plan.clone() },
+            server: Server { weight: it.weight(), drain: it.is_drained_by_source(), ..it.plan.clone() },
             mode: it.mode(),
             state: it.state(self.plan.slow_start),
             ejection: it.ejection(),
@@ -234,6 +262,7 @@ impl LiveUpstream {
             servers,
             planned_tls: self.plan.tls_of_servers(),
             is_checked: self.plan.active.is_some(),
+            sources: self.source_statuses(),
         }
     }
 

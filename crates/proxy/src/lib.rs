@@ -24,6 +24,7 @@
 //! | `spool` | responses whose client is slow, in memory and in files |
 //! | `select` | which server gets a request, and the retry budget |
 //! | `changes` | what an operator or a controller changes of the servers of a running upstream |
+//! | `sources` | servers of files: read, checked and followed |
 //! | `upstream`, `server` | what all workers share: servers, and whether they are up |
 //! | `watch`, `figures`, `failure` | logs, counters, and the reasons of errors |
 //! | `plan`, `address`, `hash` | settings |
@@ -44,6 +45,7 @@ mod receiver;
 mod request;
 mod select;
 mod server;
+mod sources;
 mod spool;
 mod table;
 mod upstream;
@@ -63,13 +65,15 @@ pub use figures::{Figures, ServerFigures, UpstreamFigures};
 pub use flatout_gateway::{BufferRequests, Forward, Host, PARAM};
 pub use plan::{
     Active, Address, Balance, Cgi, HealthCheck, Key, Outliers, Passive, Protocol, ProxyProtocol, RetryOn,
-    Server, Tls, Upstream,
+    Server, ServerSource, SourcePlace, Tls, Upstream,
 };
 pub use receiver::{Disposition, ParkedClient, ResponseSink};
 pub use request::fields::withholds;
 pub use request::trailers::may_be_trailer;
 pub use select::outliers::OutlierReason;
 pub use server::{EjectionCounts, ServerMode, ServerState};
+pub use sources::SourceStatus;
+pub use sources::follow::{SourceFollower, SourceOwner};
 pub use spool::store::{SpoolFigures, SpoolPlan};
 pub use watch::Watch;
 pub use worker::ProxyWorker;

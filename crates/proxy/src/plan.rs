@@ -1,6 +1,7 @@
 //! The settings of a proxied route and its upstream.
 
 mod health;
+mod source;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,14 +11,17 @@ use flatout_engine::tls::Identity;
 pub use flatout_wire::proxy_protocol::ProxyVersion as ProxyProtocol;
 
 pub use health::{Active, HealthCheck, Outliers, Passive};
+pub use source::{ServerSource, SourcePlace};
 
 /// A named group of servers that answer the same requests.
 #[derive(Debug, Clone)]
 pub struct Upstream {
     /// Its name in the site file, in logs and in metrics.
     pub name: String,
-    /// Its servers; at least one.
+    /// Its servers; at least one, unless it has sources.
     pub servers: Vec<Server>,
+    /// Where further servers come from while it is in use.
+    pub sources: Vec<ServerSource>,
     /// The protocol of its servers.
     pub protocol: Protocol,
     /// What requests over FastCGI, SCGI and uwsgi say.
@@ -162,6 +166,8 @@ pub struct Server {
     pub backup: bool,
     /// TLS to it; `None` is plain.
     pub tls: Option<Tls>,
+    /// Whether it gets no new requests, because its source says so.
+    pub drain: bool,
 }
 
 /// Where a server listens.
@@ -265,6 +271,7 @@ impl Upstream {
         Upstream {
             name: name.to_owned(),
             servers,
+            sources: Vec::new(),
             protocol: Protocol::Http1,
             cgi: Cgi::default(),
             balance: Balance::RoundRobin,
@@ -367,6 +374,6 @@ impl Upstream {
 impl Server {
     /// A plain server with the weight 1.
     pub fn new(address: Address) -> Server {
-        Server { address, weight: 1, backup: false, tls: None }
+        Server { address, weight: 1, backup: false, tls: None, drain: false }
     }
 }

@@ -105,7 +105,7 @@ impl LiveServer {
             number,
             cookie: format!("{:016x}", hash(format!("{upstream} {number}").as_bytes())),
             weight: AtomicU32::new(plan.weight.max(1)),
-            closed: AtomicU8::new(0),
+            closed: AtomicU8::new(marks::of_plan(&plan)),
             plan,
             name,
             label,

@@ -1,12 +1,13 @@
 //! What all workers know of an upstream: its servers and their state.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 
 use crate::plan;
-use crate::server::LiveServer;
+use crate::server::{LiveServer, ServerMode};
+use crate::sources::{self, SourceEntry};
 use crate::table::FixedTable;
 
 /// All upstreams of a proxy.
@@ -20,6 +21,8 @@ pub(crate) struct LiveUpstream {
     servers: ArcSwap<Vec<Arc<LiveServer>>>,
     /// How often they have changed.
     changes_count: AtomicU64,
+    /// Where further servers come from. Only who changes the upstream writes it.
+    sources: Mutex<Vec<SourceEntry>>,
     /// One change at a time.
     pub(crate) changing: Mutex<()>,
     /// The plan has replaced what operators had changed.
@@ -42,6 +45,29 @@ impl LiveUpstream {
             let opened = LiveServer::new(server.clone(), &plan).map(Arc::new);
             opened.map_err(|why| format!("upstream {}: {why}", plan.name))
         };
+        let entries = sources::open(&plan, former).map_err(|why| format!("upstream {}: {why}", plan.name))?;
+        if !entries.is_empty() {
+            let all = sources::all_servers(&plan, &entries);
+            let all = all.map_err(|why| format!("upstream {}: {why}", plan.name))?;
+            let of = |server: &plan::Server| {
+                let known = known.iter().find(|it| it.plan.is_alike(server));
+                let server = match known {
+                    Some(known) if speaks_alike && !server.has_files() => known.clone(),
+                    _ => opened(server)?,
+                };
+                Ok((server, known))
+            };
+            let found = all.iter().map(of).collect::<Result<Vec<_>, String>>()?;
+            for ((server, known), wanted) in found.iter().zip(&all) {
+                if let Some(known) = known {
+                    server.set_mode_like(known);
+                }
+                server.set_weight(wanted.weight);
+                server.set_drained_by_source(wanted.drain);
+            }
+            let servers = found.into_iter().map(|(server, _)| server).collect();
+            return Ok(LiveUpstream::of(plan, servers, entries).without_needless_ejections());
+        }
         let servers: Result<Vec<_>, String> =
             match former.filter(|former| former.plan.servers == plan.servers) {
                 Some(_) => {
@@ -68,20 +94,27 @@ impl LiveUpstream {
                 }
             };
         let servers = servers?;
-        if plan.outliers.is_none() {
-            for server in &servers {
+        let has_lost_changes = has_changes && former.is_some_and(|it| it.plan.servers != plan.servers);
+        let opened = LiveUpstream::of(plan, servers, entries).without_needless_ejections();
+        Ok(LiveUpstream { has_lost_changes, ..opened })
+    }
+
+    /// If servers are not compared, none is out of use because of a comparison.
+    fn without_needless_ejections(self) -> LiveUpstream {
+        if self.plan.outliers.is_none() {
+            for server in self.servers.load().iter() {
                 server.readmit();
             }
         }
-        let has_lost_changes = has_changes && former.is_some_and(|it| it.plan.servers != plan.servers);
-        Ok(LiveUpstream { has_lost_changes, ..LiveUpstream::of(plan, servers) })
+        self
     }
 
-    fn of(plan: plan::Upstream, servers: Vec<Arc<LiveServer>>) -> LiveUpstream {
+    fn of(plan: plan::Upstream, servers: Vec<Arc<LiveServer>>, sources: Vec<SourceEntry>) -> LiveUpstream {
         LiveUpstream {
             plan,
             servers: ArcSwap::from_pointee(servers),
             changes_count: AtomicU64::new(0),
+            sources: Mutex::new(sources),
             changing: Mutex::new(()),
             has_lost_changes: false,
         }
@@ -90,6 +123,11 @@ impl LiveUpstream {
     /// Its servers now.
     pub(crate) fn servers(&self) -> Arc<Vec<Arc<LiveServer>>> {
         self.servers.load_full()
+    }
+
+    /// Its sources, with their last good lists.
+    pub(crate) fn sources(&self) -> MutexGuard<'_, Vec<SourceEntry>> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether all its servers have left or are leaving, or it never had any.
@@ -105,6 +143,9 @@ impl LiveUpstream {
     /// Whether operators have changed its servers.
     pub(crate) fn has_changes(&self) -> bool {
         let servers = self.servers.load();
+        if !self.plan.sources.is_empty() {
+            return servers.iter().any(|server| server.mode() != ServerMode::Serving);
+        }
         let planned = self.plan.servers.iter();
         servers.len() != self.plan.servers.len()
             || servers
@@ -123,7 +164,7 @@ impl LiveUpstream {
 
     /// All upstreams of a proxy.
     pub(crate) fn table(upstreams: Vec<LiveUpstream>) -> Upstreams {
-        let none = LiveUpstream::of(plan::Upstream::new("", Vec::new()), Vec::new());
+        let none = LiveUpstream::of(plan::Upstream::new("", Vec::new()), Vec::new(), Vec::new());
         FixedTable::new(upstreams, none)
     }
 }

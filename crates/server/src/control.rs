@@ -1,12 +1,12 @@
 //! A running server in the hands of its operator: reloads, purges and upgrades, by the admin listener or a signal.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use flatout_admin::Action;
 use flatout_admin::upstreams::UPSTREAM_PATH;
 use flatout_cache::Purge;
 use flatout_engine::{Address, Handle, say};
-use flatout_proxy::{Figures, Server, ServerChanges};
+use flatout_proxy::{Figures, Server, ServerChanges, SourceFollower};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::addresses::Numbers;
@@ -29,9 +29,11 @@ pub(crate) struct Control {
     program: Program,
     turns: Turns,
     numbers: Numbers,
-    upstream_journal: UpstreamJournal,
+    pub(crate) upstream_journal: UpstreamJournal,
+    pub(crate) source_follower: Mutex<Option<SourceFollower>>,
+    me: Weak<Control>,
     /// `None` before the start. Reloads take turns.
-    running: Mutex<Option<Running>>,
+    pub(crate) running: Mutex<Option<Running>>,
 }
 
 /// The parts of a running server that a command changes.
@@ -58,12 +60,14 @@ struct Changed {
 impl Control {
     /// Of a server that has not started yet.
     pub(crate) fn new(source: Box<dyn Source>, numbers: Numbers) -> Arc<Control> {
-        Arc::new(Control {
+        Arc::new_cyclic(|me| Control {
             source,
             program: Program::current(),
             turns: Turns::default(),
             numbers,
             upstream_journal: UpstreamJournal::default(),
+            source_follower: Mutex::new(None),
+            me: me.clone(),
             running: Mutex::new(None),
         })
     }
@@ -123,6 +127,7 @@ impl Control {
     /// The server runs. It takes no commands before [`Control::begin`].
     pub(crate) fn set(&self, running: Running) {
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        self.follow_sources(&self.me);
     }
 
     /// This process is the only one that serves.
@@ -212,6 +217,12 @@ impl Control {
 
     /// Reads the configuration again and applies it. Returns what happened, or why the old plan stays.
     fn reload(&self) -> Result<String, Failure> {
+        let message = self.reload_plan()?;
+        self.follow_sources(&self.me);
+        Ok(message)
+    }
+
+    fn reload_plan(&self) -> Result<String, Failure> {
         let Some(file) = self.source.name() else {
             return Err(Failure::Usage(
                 "there is no file to read again; restart the server to change its settings".to_owned(),

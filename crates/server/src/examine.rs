@@ -11,7 +11,7 @@ use flatout_engine::tls::{Acceptor, ServerPlan};
 use flatout_engine::{Address as ListenAddress, Listen};
 use flatout_lane::process;
 use flatout_observe::log::{StandardStream, SyslogAddress};
-use flatout_proxy::Address;
+use flatout_proxy::{Address, SourcePlace};
 
 use crate::plan::Plan;
 use crate::start::{cannot_read, missing_folders};
@@ -79,6 +79,13 @@ fn settings(plan: &Plan) -> Vec<Lack> {
     }
     for log in plan.logs.iter().filter(|log| is_file(&log.path)) {
         lack("access-log", log.path.display().to_string(), has_folder(&log.path));
+    }
+    for upstream in &plan.sites.upstreams {
+        for source in &upstream.sources {
+            let SourcePlace::File(path) = &source.place;
+            let why = source.read(upstream).map_err(|why| format!("{}: {why}", source.place));
+            lack("servers-file", path.display().to_string(), why.map(drop));
+        }
     }
     let servers = plan.sites.upstreams.iter().flat_map(|upstream| &upstream.servers);
     let mut authorities: Vec<&PathBuf> =

@@ -27,6 +27,7 @@ mod plan;
 pub mod prerender;
 pub mod secure;
 mod signals;
+mod sources;
 mod start;
 mod turns;
 pub mod upgrade;

@@ -30,7 +30,7 @@ struct JournalEntry {
 }
 
 impl UpstreamJournal {
-    fn note(&self, upstream: &str, server: &str, by: &str) {
+    pub(crate) fn note(&self, upstream: &str, server: &str, by: &str) {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= CHANGES_MAX
             && let Some(oldest) = entries.iter().min_by_key(|(_, it)| it.at).map(|(key, _)| key.clone())
@@ -106,7 +106,7 @@ impl UpstreamCommands<'_> {
         by: &str,
     ) -> Result<String, String> {
         check_weight(weight)?;
-        let state = self.state(upstream)?;
+        let state = self.owned_state(upstream)?;
         let server = Server { weight, backup, ..self.server(&state, server)? };
         if let Some(known) = state.servers.iter().find(|it| it.server.address == server.address) {
             let by = self.journal.shown(upstream, &known.label);
@@ -126,7 +126,7 @@ impl UpstreamCommands<'_> {
     }
 
     fn remove(&self, upstream: &str, server: &str, by: &str) -> Result<String, String> {
-        let state = self.state(upstream)?;
+        let state = self.owned_state(upstream)?;
         let known = state.server(&self.server(&state, server)?.address)?.clone();
         let rest = state.servers.iter().filter(|it| it.server.address != known.server.address);
         let servers: Vec<Server> = rest.map(|it| it.server.clone()).collect();
@@ -140,6 +140,11 @@ impl UpstreamCommands<'_> {
         let state = self.state(upstream)?;
         let known = state.server(&self.server(&state, server)?.address)?;
         let label = &known.label;
+        if mode == ServerMode::Serving && known.server.drain {
+            let places: Vec<String> = state.sources.iter().map(|it| it.source.place.to_string()).collect();
+            let places = places.join(" and ");
+            return Err(format!("upstream {upstream}: server {label} is drained by {places}: change that"));
+        }
         let former = self.proxy.set_mode(upstream, &known.server.address, mode)?;
         let what = match mode {
             ServerMode::Serving => "gets requests while it is up",
@@ -165,7 +170,7 @@ impl UpstreamCommands<'_> {
 
     fn weight(&self, upstream: &str, server: &str, weight: u32, by: &str) -> Result<String, String> {
         check_weight(weight)?;
-        let state = self.state(upstream)?;
+        let state = self.owned_state(upstream)?;
         let known = state.server(&self.server(&state, server)?.address)?;
         let former = self.proxy.set_weight(upstream, &known.server.address, weight)?;
         self.journal.note(upstream, &known.label, by);
@@ -174,7 +179,7 @@ impl UpstreamCommands<'_> {
     }
 
     fn set(&self, upstream: &str, servers: &[String], by: &str) -> Result<String, String> {
-        let state = self.state(upstream)?;
+        let state = self.owned_state(upstream)?;
         let wanted = |text: &String| {
             let server = self.server(&state, text)?;
             // Weights stay.
@@ -222,11 +227,27 @@ impl UpstreamCommands<'_> {
                 ]);
             }
         }
-        Ok(aligned(&rows))
+        let sources = states.iter().flat_map(|state| state.sources.iter().map(|it| (&state.name, it)));
+        let lines = sources.map(|(name, it)| match &it.problem {
+            None => format!("\nupstream {name}: {}: {} servers", it.source.place, it.servers_count),
+            Some(why) => {
+                format!(
+                    "\nupstream {name}: {}: {} servers, last good list: {why}",
+                    it.source.place, it.servers_count
+                )
+            }
+        });
+        Ok(aligned(&rows) + &lines.collect::<String>())
     }
 
     fn state(&self, upstream: &str) -> Result<UpstreamState, String> {
         self.proxy.find_state(upstream)
+    }
+
+    /// The same, of an upstream whose list of servers operators may change.
+    fn owned_state(&self, upstream: &str) -> Result<UpstreamState, String> {
+        self.proxy.check_has_no_source(upstream)?;
+        self.state(upstream)
     }
 
     /// A server as it is written in a site file. With TLS, it has the settings of the upstream's other servers.
@@ -246,13 +267,17 @@ impl UpstreamCommands<'_> {
         format!("; {} requests in progress on {connections} connections", figures.active)
     }
 
-    /// A warning, if no server is left.
     fn rest(&self, upstream: &str) -> &'static str {
-        let serves = |it: &ServerStatus| it.mode == ServerMode::Serving;
-        match self.proxy.state(upstream).is_some_and(|state| state.servers.iter().any(serves)) {
-            true => "",
-            false => "; no server is left: requests get 503",
-        }
+        rest(self.proxy, upstream)
+    }
+}
+
+/// A warning, if no server is left.
+pub(crate) fn rest(proxy: &Proxy, upstream: &str) -> &'static str {
+    let serves = |it: &ServerStatus| it.mode == ServerMode::Serving && !it.server.drain;
+    match proxy.state(upstream).is_some_and(|state| state.servers.iter().any(serves)) {
+        true => "",
+        false => "; no server is left: requests get 503",
     }
 }
 

@@ -147,10 +147,16 @@ pub(crate) fn say_replaced(upstream: &str) {
 
 /// Applies what was saved of an upstream, unless its plan has other servers than then.
 fn apply(proxy: &Proxy, plan: &Upstream, saved: &SavedUpstream) -> Result<(), String> {
-    if saved.upstream != plan.name || saved.planned != SavedServer::planned(plan) {
+    let is_same_plan = !plan.sources.is_empty() || saved.planned == SavedServer::planned(plan);
+    if saved.upstream != plan.name || !is_same_plan {
         say_replaced(&plan.name);
         return Ok(());
     }
+    let mode = |it: &SavedServer| match it.mode {
+        SavedMode::Serving => ServerMode::Serving,
+        SavedMode::Draining => ServerMode::Draining,
+        SavedMode::SetDown => ServerMode::SetDown,
+    };
     let server = |it: &SavedServer| {
         let server: Server = it.server.parse()?;
         // With the settings of the plan, TLS included.
@@ -159,14 +165,23 @@ fn apply(proxy: &Proxy, plan: &Upstream, saved: &SavedUpstream) -> Result<(), St
         Ok(Server { weight: it.weight, backup: it.backup, ..server })
     };
     let servers = saved.servers.iter().map(server).collect::<Result<Vec<_>, String>>()?;
+    if !plan.sources.is_empty() {
+        // The list is that of the source. What operators wanted counts for the servers that it still has.
+        let marked = servers.iter().zip(&saved.servers).filter(|(_, it)| it.mode != SavedMode::Serving);
+        let restored =
+            marked.filter(|(server, it)| proxy.set_mode(&plan.name, &server.address, mode(it)).is_ok());
+        let count = restored.count();
+        if count > 0 {
+            say(format_args!(
+                "upstream {}: {count} of its servers are drained or set down as before",
+                plan.name
+            ));
+        }
+        return Ok(());
+    }
     let changes = proxy.set_servers(&plan.name, &servers)?;
     for (server, it) in servers.iter().zip(&saved.servers) {
-        let mode = match it.mode {
-            SavedMode::Serving => ServerMode::Serving,
-            SavedMode::Draining => ServerMode::Draining,
-            SavedMode::SetDown => ServerMode::SetDown,
-        };
-        proxy.set_mode(&plan.name, &server.address, mode)?;
+        proxy.set_mode(&plan.name, &server.address, mode(it))?;
     }
     say(format_args!("upstream {}: changes of its servers were restored: {changes}", plan.name));
     Ok(())

@@ -38,7 +38,12 @@ impl admin::UpstreamSource for Upstreams {
                 }
             };
             let servers = upstream.servers.into_iter().map(server).collect();
-            UpstreamSnapshot { figures: self.figures.upstream(&upstream.name), servers, name: upstream.name }
+            UpstreamSnapshot {
+                figures: self.figures.upstream(&upstream.name),
+                servers,
+                sources: upstream.sources,
+                name: upstream.name,
+            }
         };
         states.into_iter().map(of).collect()
     }
@@ -129,8 +134,30 @@ fn families(upstreams: &[UpstreamSnapshot], into: &mut Vec<Family>) {
     );
     let mut no_budget =
         counter("flatout_upstream_refused_retries", "Retries not made because the budget was used up");
+    let mut valid = gauge(
+        "flatout_upstream_source_valid",
+        "1 if the servers of a file are current, 0 if those read before are in use, because it has a mistake or cannot be read",
+    );
+    let mut source_servers =
+        gauge("flatout_upstream_source_servers", "Servers in the last good list of a source");
+    let mut problems = counter(
+        "flatout_upstream_source_problems",
+        "How often a list of servers was not used because it had a mistake or could not be read",
+    );
+    let mut changes = counter(
+        "flatout_upstream_source_changes",
+        "How often a source has changed the servers of its upstream",
+    );
     for upstream in upstreams {
         let name = upstream.name.as_str();
+        for it in &upstream.sources {
+            let place = it.source.place.to_string();
+            let labels = [("upstream", name), ("source", place.as_str())];
+            valid.add(&labels, Value::Count(u64::from(it.problem.is_none())));
+            source_servers.add(&labels, Value::Count(it.servers_count as u64));
+            problems.add(&labels, Value::Count(it.problems));
+            changes.add(&labels, Value::Count(it.changes));
+        }
         for server in &upstream.servers {
             let labels = [("upstream", name), ("server", server.address.as_str())];
             let [of_upstream, of_server] = labels;
@@ -182,4 +209,7 @@ fn families(upstreams: &[UpstreamSnapshot], into: &mut Vec<Family>) {
         ended,
         no_budget,
     ]);
+    if upstreams.iter().any(|it| !it.sources.is_empty()) {
+        into.extend([valid, source_servers, problems, changes]);
+    }
 }

@@ -188,6 +188,15 @@ pub(super) const BLOCKS: &[Block] = &[
         ..WORD
     },
     Block {
+        name: "servers-file",
+        value: "FILE",
+        help: "the servers of an upstream are those in this file, one a line: ADDRESS, then weight=N, backup and drain as needed; a \
+               change of the file is followed without a reload; if it has a mistake or no server, that is logged and the servers \
+               read before stay in use; see docs/proxy.md",
+        within: &[UPSTREAM],
+        ..WORD
+    },
+    Block {
         name: "map",
         value: "NAME TEXT",
         keys: &[

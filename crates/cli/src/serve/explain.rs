@@ -404,5 +404,15 @@ pub(super) fn of_upstream(upstream: &Upstream) -> String {
         let backup = if server.backup { " (backup)" } else { "" };
         format!("{scheme}{address}{backup}")
     });
-    format!("{}: {}", upstream.name, servers.collect::<Vec<_>>().join(", "))
+    let sources = upstream.sources.iter().map(|source| match source.read(upstream) {
+        Ok(servers) => {
+            let servers = servers.iter().map(|server| {
+                let drain = if server.drain { " (drained)" } else { "" };
+                format!("{}{drain}", server.address)
+            });
+            format!("{}: {}", source.place, servers.collect::<Vec<_>>().join(", "))
+        }
+        Err(why) => format!("{}: {why}", source.place),
+    });
+    format!("{}: {}", upstream.name, servers.chain(sources).collect::<Vec<_>>().join(", "))
 }

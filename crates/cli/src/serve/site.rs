@@ -7,7 +7,7 @@ use flatout_cache::DiskPlan;
 use flatout_config::{Mistake, Node, Tree, in_order};
 use flatout_engine::MessagePlan;
 use flatout_observe::log;
-use flatout_proxy::{Server, Upstream};
+use flatout_proxy::{Server, ServerSource, SourcePlace, Upstream};
 use flatout_server::{AcmePart, Checked, Invalid, Plan, PrerenderPlan, SecurePart};
 use flatout_site::{Fault, Place};
 
@@ -345,6 +345,8 @@ impl Reader<'_> {
         self.settings(inner, &mut options, |_| true);
         let servers = inner.iter().filter(|node| node.name == "server");
         let servers: Vec<_> = servers.filter_map(|node| self.note(self.server(node, &options))).collect();
+        let files = inner.iter().filter(|node| node.name == "servers-file" && node.is_whole);
+        let sources: Vec<_> = files.filter_map(|node| self.note(self.servers_file(node, &options))).collect();
         if name.text.contains([':', '/']) || name.text.is_empty() {
             let message = format!("got `{}`, need a name without colons and slashes", name.text);
             return Err(self.tree.mistake(&name.at, message));
@@ -354,8 +356,10 @@ impl Reader<'_> {
         }
         options.upstream.name = name.text.clone();
         options.upstream.servers = servers;
+        options.upstream.sources = sources;
         let is_whole = node.is_whole && self.mistakes_count() == before;
-        if is_whole && options.upstream.servers.iter().all(|server| server.backup) {
+        let has_sources = !options.upstream.sources.is_empty();
+        if is_whole && !has_sources && options.upstream.servers.iter().all(|server| server.backup) {
             let message = match options.upstream.servers.len() {
                 0 => format!("upstream `{}` needs a server, such as server \"127.0.0.1:8000\"", name.text),
                 _ => format!("all servers of `{}` are backups; at least one must not be", name.text),
@@ -366,6 +370,16 @@ impl Reader<'_> {
             options.upstream.check().map_err(|message| self.tree.mistake(&node.at, message))?;
         }
         Ok(options.upstream)
+    }
+
+    fn servers_file(self, node: &Node, options: &ServeOptions) -> Result<ServerSource, Mistake> {
+        let at = |message| self.tree.mistake(node.value_at(), message);
+        let text = node.values[0].text.as_str();
+        if text.is_empty() || text.ends_with('/') {
+            return Err(at(format!("got `{text}`, need the path of a file")));
+        }
+        let place = SourcePlace::File(options.path(text));
+        Ok(ServerSource { place, tls: options.tls.clone() })
     }
 
     fn server(self, node: &Node, options: &ServeOptions) -> Result<Server, Mistake> {

@@ -1,6 +1,6 @@
 //! Draws the screen of a running server, without access to the terminal.
 
-use flatout_admin::{Bus, Frame as Second, Push};
+use flatout_admin::{Bus, Frame as Second, Push, Upstream};
 use flatout_report::unit::{bytes, count};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -64,7 +64,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, history: &History) {
     draw_plot(frame, cost, "CPU", Color::Cyan, cpu_lines(last), history, |second| second.cpus * 1e3);
     draw_counts(frame, connections, "Connections", STATES.iter().zip(last.states.map(|count| count as f64)));
     draw_counts(frame, statuses, "Responses/s", CLASSES.iter().zip(last.statuses_per_s));
-    let servers: usize = last.upstreams.iter().map(|upstream| upstream.servers.len()).sum();
+    let rows_of = |upstream: &Upstream| upstream.servers.len() + usize::from(upstream.problem.is_some());
+    let servers: usize = last.upstreams.iter().map(rows_of).sum();
     let upstream_rows = match servers {
         0 => 0,
         // A heading and borders around them. The workers keep some room.
@@ -231,7 +232,10 @@ fn draw_workers(frame: &mut Frame<'_>, area: Rect, last: &Second) {
 
 fn draw_upstreams(frame: &mut Frame<'_>, area: Rect, last: &Second) {
     let rows = last.upstreams.iter().flat_map(|upstream| {
-        upstream.servers.iter().enumerate().map(move |(at, server)| {
+        let problem = upstream.problem.iter().map(|why| {
+            Row::new([Cell::from(format!("{}: {why}", upstream.name)).style(Style::new().fg(Color::Red))])
+        });
+        let servers = upstream.servers.iter().enumerate().map(move |(at, server)| {
             let colour = match server.state.as_str() {
                 "up" => Color::Green,
                 "not used yet" => Color::Reset,
@@ -254,7 +258,8 @@ fn draw_upstreams(frame: &mut Frame<'_>, area: Rect, last: &Second) {
                 Cell::from(count(server.failures)),
                 Cell::from(count(server.retries)),
             ])
-        })
+        });
+        problem.chain(servers)
     });
     let head = ["upstream", "state", "requests/s", "p99", "active", "idle", "queued", "failures", "retries"];
     let widths = [
@@ -274,7 +279,7 @@ fn draw_upstreams(frame: &mut Frame<'_>, area: Rect, last: &Second) {
 
 #[cfg(test)]
 mod tests {
-    use flatout_admin::{About, Event, Start, Upstream, UpstreamServer, Worker};
+    use flatout_admin::{About, Event, Start, UpstreamServer, Worker};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 

@@ -18,6 +18,15 @@ const REMOVED: u8 = 1 << 3;
 pub(super) const UNRESOLVED: u8 = 1 << 4;
 /// It stands out from its siblings.
 pub(super) const EJECTED: u8 = 1 << 5;
+/// Its source, such as a file, drains it.
+const SOURCE_DRAINS: u8 = 1 << 6;
+/// It gets no more requests for good, or until somebody changes that.
+const LEAVING: u8 = DRAINING | SET_DOWN | REMOVED | SOURCE_DRAINS;
+
+/// The marks of a server that is new.
+pub(super) fn of_plan(plan: &crate::plan::Server) -> u8 {
+    if plan.drain { SOURCE_DRAINS } else { 0 }
+}
 
 /// What an operator wants of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,7 +61,7 @@ pub enum ServerState {
     Down,
     /// Its name has not resolved yet.
     NoAddress,
-    /// An operator drains it: it finishes its requests.
+    /// An operator or its source drains it: it finishes its requests.
     Draining,
     /// An operator has set it down.
     SetDown,
@@ -138,6 +147,27 @@ impl LiveServer {
         self.weight.store(weight.max(1), Ordering::Relaxed);
     }
 
+    /// Whether its source drains it.
+    pub(crate) fn is_drained_by_source(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) & SOURCE_DRAINS != 0
+    }
+
+    /// Its source drains it, or does no longer. Returns whether that is new.
+    pub(crate) fn set_drained_by_source(&self, drains: bool) -> bool {
+        let is_new = self.set_closed(SOURCE_DRAINS, drains) != drains;
+        if is_new && !drains {
+            self.recovers();
+        }
+        is_new
+    }
+
+    /// Takes what operators want of another one, which may be the same.
+    pub(crate) fn set_mode_like(&self, other: &LiveServer) {
+        if self.mode() != other.mode() {
+            self.set_mode(other.mode());
+        }
+    }
+
     /// Takes what operators have changed of another one.
     pub(crate) fn changed_like(&self, other: &LiveServer) {
         self.set_weight(other.weight());
@@ -153,7 +183,7 @@ impl LiveServer {
     /// Whether it leaves for good, or until an operator changes that: it keeps no idle connections.
     #[inline]
     pub(crate) fn is_leaving(&self) -> bool {
-        self.closed.load(Ordering::Relaxed) & (DRAINING | SET_DOWN | REMOVED) != 0
+        self.closed.load(Ordering::Relaxed) & LEAVING != 0
     }
 
     /// Whether nothing speaks against requests to it but failures of the last seconds.
@@ -180,6 +210,7 @@ impl LiveServer {
     /// Its state; `slow_start` is its upstream's.
     pub(crate) fn state(&self, slow_start: std::time::Duration) -> ServerState {
         match self.mode() {
+            ServerMode::Serving if self.is_drained_by_source() => return ServerState::Draining,
             ServerMode::Serving => {}
             ServerMode::Draining => return ServerState::Draining,
             ServerMode::SetDown => return ServerState::SetDown,
