@@ -423,12 +423,24 @@ fn restrictions_are_converted_or_their_location_closed() {
             &[("/private/deep/x.css", 403)],
         ),
         (
+            "location / { } location /private/ { deny all; location /private/deep/ { expires 1h; } }",
+            &[("/private/deep/x.css", 403), ("/private/secret.txt", 403)],
+        ),
+        (
+            "location / { } location /private/ { auth_basic x; auth_basic_user_file FOLDER/passwords; location = /private/secret.txt { } }",
+            &[("/private/secret.txt", 401)],
+        ),
+        (
+            "location / { location ~ \\.css$ { return 403; } } location /core/ { } location /private/ { }",
+            &[("/style.css", 403), ("/private/deep/x.css", 200), ("/core/page.twig", 404)],
+        ),
+        (
             "location / { location ~ \\.css$ { expires 1h; } } location /private/ { deny all; }",
             &[("/private/deep/x.css", 403), ("/style.css", 200)],
         ),
         (
             "location / { location ~ \\.css$ { add_header A b; root FOLDER/www/private/deep; } } location /private/ { deny all; }",
-            &[("/private/deep/x.css", 501)],
+            &[("/private/deep/x.css", 403)],
         ),
         ("location / { limit_except POST { deny all; } }", &[("/page.html", 403)]),
         ("location / { if ($http_x_token = \"\") { return 403; } }", &[("/page.html", 403)]),

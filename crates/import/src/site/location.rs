@@ -8,6 +8,9 @@ use super::pattern::{self, Pattern};
 use super::rewrite::absolute;
 use super::{Import, closed};
 
+/// Longer prefixes outside of a location that has an expression inside it; more are not converted.
+const EXCEPTIONS_MAX: usize = 100;
+
 /// The paths of a location.
 pub(super) enum Path {
     Exact(String),
@@ -18,12 +21,18 @@ pub(super) enum Path {
     Regex {
         pattern: String,
         ignore_case: bool,
+        /// Not for paths that begin so: nginx has another location for them.
+        except: Vec<String>,
     },
     /// A named location: only others of its server lead to it.
     Named(String),
 }
 
 impl Path {
+    fn regex(pattern: &str, ignore_case: bool) -> Path {
+        Path::Regex { pattern: pattern.to_owned(), ignore_case, except: Vec::new() }
+    }
+
     /// The paths of a location; `None` for a named one.
     pub(super) fn of(location: &Directive) -> Option<Path> {
         let path = |path: &str| path.to_owned();
@@ -31,15 +40,15 @@ impl Path {
             [name] if name.starts_with('@') => return None,
             ["=", exact] => Path::Exact(path(exact)),
             ["^~", prefix] => Path::Prefix { path: path(prefix), before_patterns: true },
-            ["~", pattern] => Path::Regex { pattern: path(pattern), ignore_case: false },
-            ["~*", pattern] => Path::Regex { pattern: path(pattern), ignore_case: true },
+            ["~", pattern] => Path::regex(pattern, false),
+            ["~*", pattern] => Path::regex(pattern, true),
             // `=/x` is `= /x`, and so on.
             [one] => match one.strip_prefix('=') {
                 Some(exact) => Path::Exact(path(exact)),
                 None => match (one.strip_prefix("^~"), one.strip_prefix("~*"), one.strip_prefix('~')) {
                     (Some(prefix), _, _) => Path::Prefix { path: path(prefix), before_patterns: true },
-                    (_, Some(pattern), _) => Path::Regex { pattern: path(pattern), ignore_case: true },
-                    (_, _, Some(pattern)) => Path::Regex { pattern: path(pattern), ignore_case: false },
+                    (_, Some(pattern), _) => Path::regex(pattern, true),
+                    (_, _, Some(pattern)) => Path::regex(pattern, false),
                     _ => Path::Prefix { path: path(one), before_patterns: false },
                 },
             },
@@ -77,7 +86,7 @@ impl Path {
 
     /// Whether its expression finds this path. One that is not supported is assumed to.
     fn finds(&self, uri: &str) -> bool {
-        let Path::Regex { pattern, ignore_case } = self else { return false };
+        let Path::Regex { pattern, ignore_case, .. } = self else { return false };
         let text = match pattern::read(pattern) {
             Some(Pattern::Same(text) | Pattern::Wider(text)) => text,
             None => return true,
@@ -97,9 +106,15 @@ impl Path {
                 format!("route {}{how}{before}", text(path))
             }
             Path::Named(name) => format!("route {}", text(name)),
-            Path::Regex { pattern, ignore_case } => {
+            Path::Regex { pattern, ignore_case, except } => {
                 let how = if *ignore_case { "regex-ignore-case" } else { "regex" };
-                format!("route {} match={how}", text(pattern))
+                let begins: Vec<String> =
+                    except.iter().map(|prefix| format!("path.startsWith('{prefix}')")).collect();
+                let when = match begins.is_empty() {
+                    true => String::new(),
+                    false => format!(" when={}", text(&format!("!({})", begins.join(" || ")))),
+                };
+                format!("route {} match={how}{when}", text(pattern))
             }
         }
     }
@@ -174,15 +189,15 @@ impl<'d> Import<'d> {
     /// The paths of a location in the site file's form. If its expression can only be widened, the route refuses what
     /// it finds.
     fn readable(&mut self, location: &'d Directive, path: Path, site: &mut Lines) -> Option<Path> {
-        let Path::Regex { pattern, ignore_case } = path else { return Some(path) };
+        let Path::Regex { pattern, ignore_case, .. } = path else { return Some(path) };
         let why = "look-around and back-references are not supported";
         match pattern::read(&pattern) {
-            Some(Pattern::Same(pattern)) => Some(Path::Regex { pattern, ignore_case }),
+            Some(Pattern::Same(pattern)) => Some(Path::regex(&pattern, ignore_case)),
             Some(Pattern::Wider(pattern)) if closed::only_refuses(location) => {
-                Some(Path::Regex { pattern, ignore_case })
+                Some(Path::regex(&pattern, ignore_case))
             }
             Some(Pattern::Wider(pattern)) => {
-                self.closed_route(location, &Path::Regex { pattern, ignore_case }, why, site);
+                self.closed_route(location, &Path::regex(&pattern, ignore_case), why, site);
                 None
             }
             // The whole server is closed.
@@ -225,22 +240,28 @@ impl<'d> Import<'d> {
         levels.extend(chains);
         for within in location.inner().iter().filter(|directive| directive.name == "location") {
             self.nested_patterns(within, &levels, named, site);
-            let Some(Path::Regex { pattern, ignore_case }) = Path::of(within) else { continue };
+            let Some(Path::Regex { pattern, ignore_case, .. }) = Path::of(within) else { continue };
             // Without it the outer location does the same, or is closed.
             if !closed::matters(within) || before_patterns {
                 continue;
             }
-            let is_alone = !has_longer(&prefix, chain.server());
             let (pattern, is_same) = match pattern::read(&pattern) {
                 Some(Pattern::Same(pattern)) => (pattern, true),
                 Some(Pattern::Wider(pattern)) => (pattern, false),
                 None => continue,
             };
-            let path = Path::Regex { pattern: below(&prefix, &pattern), ignore_case };
-            if closed::only_refuses(within) || (is_alone && is_same) {
-                self.location(within, &path, &levels, named, site);
+            let mut except = Vec::new();
+            longer(&prefix, chain.server(), location, &mut except);
+            let is_plain =
+                except.len() <= EXCEPTIONS_MAX && except.iter().all(|prefix| is_plain_text(prefix));
+            let pattern = below(&prefix, &pattern);
+            if is_same && is_plain {
+                self.location(within, &Path::Regex { pattern, ignore_case, except }, &levels, named, site);
+            } else if closed::only_refuses(within) {
+                self.location(within, &Path::regex(&pattern, ignore_case), &levels, named, site);
             } else {
-                let why = "an expression inside a location is supported only where no longer prefix is";
+                let path = Path::regex(&pattern, ignore_case);
+                let why = "an expression inside a location with many longer prefixes, or with look-around, is not supported";
                 self.closed_route(within, &path, why, site);
             }
         }
@@ -336,18 +357,23 @@ fn is_asked(uri: &str, block: &[Directive]) -> bool {
     })
 }
 
-/// Whether a location has a longer prefix than this: an expression inside this one does not apply there.
-fn has_longer(prefix: &str, block: &[Directive]) -> bool {
-    let mut locations = block.iter().filter(|directive| directive.name == "location");
-    locations.any(|location| {
-        let is_longer = match Path::of(location) {
-            Some(Path::Prefix { path, before_patterns: false }) => {
-                path.len() > prefix.len() && path.starts_with(prefix)
-            }
-            _ => false,
-        };
-        is_longer || has_longer(prefix, location.inner())
-    })
+/// The longer prefixes of locations outside of this one: its expressions do not apply there. In front of `^~` they are not
+/// tried anyway.
+fn longer(prefix: &str, block: &[Directive], location: &Directive, found: &mut Vec<String>) {
+    for other in block.iter().filter(|other| other.name == "location" && !std::ptr::eq(*other, location)) {
+        if let Some(Path::Prefix { path, before_patterns: false }) = Path::of(other)
+            && path.len() > prefix.len()
+            && path.starts_with(prefix)
+        {
+            found.push(path);
+        }
+        longer(prefix, other.inner(), location, found);
+    }
+}
+
+/// Whether a text needs no escapes in an expression.
+fn is_plain_text(text: &str) -> bool {
+    !text.contains(['\'', '\\', '$']) && !text.contains(char::is_control)
 }
 
 /// Why a location cannot be served without one inside it, which is not converted.

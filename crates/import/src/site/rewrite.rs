@@ -76,7 +76,9 @@ fn confined(path: &Path, pattern: &str, to: &str) -> Confined {
     match path {
         Path::Prefix { path, .. } if literal(pattern).starts_with(path.as_str()) => Confined::Route,
         Path::Exact(path) if pattern.ends_with('$') && literal(pattern) == *path => Confined::Route,
-        Path::Regex { pattern: own, ignore_case: false } if own == pattern => Confined::Route,
+        Path::Regex { pattern: own, ignore_case: false, except } if own == pattern && except.is_empty() => {
+            Confined::Route
+        }
         _ => Confined::No,
     }
 }
