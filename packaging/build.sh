@@ -4,6 +4,7 @@
 # same bytes, wherever they lie. TARGET is cargo's target folder.
 set -eu
 cd "$(dirname "$0")/.."
+. packaging/facts.sh
 folder=$1
 target=${2:-target}
 mkdir -p "$folder"

@@ -1,6 +1,9 @@
-//! The commit being built, for `flatout --version`; without git or a repository there is none.
+//! The commit being built, for `flatout --version`: from the environment, or from git. A copy of the sources without a repository has none.
 
 use std::process::Command;
+
+/// Hash and date of the commit, for those who build without git: packages of the same sources have the same bytes.
+const COMMIT: &str = "FLATOUT_SOURCE_COMMIT";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -11,10 +14,12 @@ fn main() {
             println!("cargo:rerun-if-changed={path}");
         }
     }
+    println!("cargo:rerun-if-env-changed={COMMIT}");
     // A source folder without its own repository may be inside another one.
     let is_ours = git(&["ls-files", "--error-unmatch", "Cargo.toml"]).is_some();
-    let commit = git(&["log", "-1", "--format=%h %cs", "--abbrev=10"]).filter(|_| is_ours);
-    if let Some(commit) = commit {
+    let of_git = || git(&["log", "-1", "--format=%h %cs", "--abbrev=10"]).filter(|_| is_ours);
+    let given = std::env::var(COMMIT).ok().filter(|commit| !commit.is_empty());
+    if let Some(commit) = given.or_else(of_git) {
         println!("cargo:rustc-env=FLATOUT_COMMIT={} ({commit})", env!("CARGO_PKG_VERSION"));
     }
 }

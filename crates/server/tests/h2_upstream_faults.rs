@@ -83,6 +83,61 @@ fn a_silent_server_times_out() {
     assert_eq!(status(&Running::to(plan), last("/")), "504");
 }
 
+/// An upstream that sends its SETTINGS only with its first response, as some simple servers do. Without `answers` it closes
+/// at the first request instead.
+fn late(answers: bool) -> (SocketAddr, Arc<AtomicUsize>) {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = requests.clone();
+    let address = upstream(move |_, mut stream| {
+        stream.read_exact(&mut [0; 24]).unwrap();
+        let mut settings = frame(SETTINGS, 0, 0, &[]);
+        while let Some((kind, _, id)) = read_frame(&mut stream) {
+            if kind == HEADERS {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let bytes = [std::mem::take(&mut settings), ok(id)].concat();
+                if !answers || stream.write_all(&bytes).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    (address, requests)
+}
+
+#[test]
+fn a_server_whose_settings_are_late_gets_one_request_first() {
+    let (address, requests) = late(true);
+    let proxy = Running::to(h2c(address));
+    client(proxy.address, async |send| {
+        let tasks: Vec<_> = (0..20)
+            .map(|number| {
+                let send = send.clone();
+                let (method, body) = match number % 2 {
+                    0 => ("GET", None),
+                    _ => ("POST", Some(b"some content".to_vec())),
+                };
+                tokio::task::spawn_local(async move { ask(&send, request(method, "/"), body).await.status })
+            })
+            .collect();
+        for task in tasks {
+            assert_eq!(task.await.unwrap(), 200);
+        }
+    });
+    assert_eq!(requests.load(Ordering::SeqCst), 20);
+    assert_eq!(status(&proxy, last("/")), "200");
+}
+
+#[test]
+fn a_request_that_was_sent_before_the_settings_may_have_been_processed() {
+    let post = "POST / HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx";
+    let (address, requests) = late(false);
+    assert_eq!(status(&Running::to(h2c(address)), post), "502");
+    assert_eq!(requests.load(Ordering::SeqCst), 1, "it was not repeated");
+    let (address, requests) = late(false);
+    assert_eq!(status(&Running::to(Upstream { retries_max: 2, ..h2c(address) }), last("/")), "502");
+    assert_eq!(requests.load(Ordering::SeqCst), 3);
+}
+
 #[test]
 fn malformed_responses_reset_only_their_stream() {
     let address = scripted(|id, number| match number {

@@ -12,8 +12,9 @@
 //! A connection uses HTTP/2 if it has a [`Session`]; then its `h1` machine, its `job` and its `out` are not used.
 //! Choosing a server, retries, budgets, the queue and figures are the same for all connections. A client that stops
 //! reading blocks only its own stream: the connection's window is as large as those of all its streams
-//! together, and a stream holds at most its own window. No request is sent before the server's SETTINGS have
-//! arrived: until then it is certain that none was processed.
+//! together, and a stream holds at most its own window. Requests wait until the server's SETTINGS have arrived: until
+//! then it is certain that none was processed. Some servers send theirs only after the first request. So after
+//! [`SETTINGS_WAIT`] one request is sent without them.
 
 mod bodies;
 pub(crate) mod frames;
@@ -22,6 +23,7 @@ pub(crate) mod stream;
 pub(crate) mod windows;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use flatout_engine::{ExchangeKey, GuestKey, Lane, Moved, bug};
 use flatout_wire::h2::{Connection, Limits, STREAMS_MAX_CEILING, StreamId, TINY_DATA_BYTES};
@@ -36,6 +38,10 @@ use crate::table::ServerId;
 
 /// How many of these a REFUSED_STREAM counts for: the next server may refuse it too.
 pub(crate) const REFUSED_COSTS: u8 = 4;
+
+/// How long requests wait at least for the server's SETTINGS before one is sent without them; deadlines are checked once a
+/// second. Servers that send them at once need one round trip, which is shorter.
+pub(crate) const SETTINGS_WAIT: Duration = Duration::from_millis(200);
 
 /// Streams that a server may reset, beyond the number it has served, before the connection is closed.
 pub(crate) const RESETS_MAX: u32 = 1000;
@@ -85,6 +91,8 @@ pub(crate) struct Session {
     pub(crate) has_served: bool,
     /// The server's SETTINGS have arrived.
     pub(crate) is_ready: bool,
+    /// They are late, so that the first request is sent without them.
+    pub(crate) is_late: bool,
     /// It is called again in the next turn, to send what all requests of this turn have written.
     pub(crate) is_scheduled: bool,
     /// It has refused a stream: it gets no more until one of its streams has ended.
@@ -140,6 +148,7 @@ impl Session {
             shelf: PoolList::None,
             has_served: false,
             is_ready: false,
+            is_late: false,
             is_scheduled: false,
             is_resting: false,
             is_gone: false,
@@ -149,7 +158,7 @@ impl Session {
     pub(crate) fn has_room(&self, streams_max: u32) -> bool {
         let streams_max = streams_max.min(STREAMS_MAX_CEILING) as usize;
         match self.is_ready {
-            false => self.waiting.len() < streams_max,
+            false => self.waiting.len() + self.streams.len() < streams_max,
             true => {
                 let is_open = !self.is_resting && !self.is_gone && self.machine.can_ask();
                 is_open && self.streams.len() < streams_max

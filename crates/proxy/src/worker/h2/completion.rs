@@ -166,15 +166,29 @@ impl ProxyWorker {
         }
     }
 
-    /// The connection could not be opened: no request was processed. `why`: what the kernel, TLS or HTTP/2 says.
+    /// The connection could not be opened. The request that was sent without the server's SETTINGS, if there is one, may
+    /// have been processed; the others were not sent. `why`: what the kernel, TLS or HTTP/2 says.
     pub(crate) fn not_opened(&self, state: &mut State, at: usize, failure: Failure, why: Option<&str>) {
         let Some(connection) = state.table.known(at) else { return };
         let address = connection.address.clone();
         let Some((session, _, server_id)) = connection.h2() else { return };
         let waiting = std::mem::take(&mut session.waiting);
-        self.log(failure, server_id.upstream, Some(&address), waiting.first().map(|job| &**job), why);
+        let sent: Vec<StreamId> = session.streams.iter().map(|entry| entry.id).collect();
+        let sent: Vec<Box<Job>> =
+            sent.into_iter().filter_map(|id| session.take(id)).map(|stream| stream.into_job()).collect();
+        let first = sent.first().or(waiting.first());
+        self.log(failure, server_id.upstream, Some(&address), first.map(|job| &**job), why);
         self.count_failure(state, server_id);
+        for job in &sent {
+            if let Some(exchange) = job.receiver.exchange() {
+                self.lane.detach(exchange);
+            }
+        }
         self.close(state, at);
+        for job in sent {
+            state.count_out(server_id);
+            self.repeat_or_refuse(state, job, server_id, true, failure);
+        }
         for job in waiting {
             state.count_out(server_id);
             self.repeat_or_refuse(state, job, server_id, false, failure);
@@ -249,6 +263,9 @@ impl ProxyWorker {
         let is_connecting = connection.is_connecting;
         let Some((session, guest, _)) = connection.h2() else { return };
         if !session.is_ready {
+            if !is_connecting && self.start_without_settings(state, at) {
+                return self.pump_h2(state, at);
+            }
             let why = (!is_connecting).then_some("it sent no SETTINGS in time");
             return self.not_opened(state, at, Failure::ConnectTime, why);
         }

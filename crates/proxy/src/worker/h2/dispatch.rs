@@ -84,6 +84,9 @@ impl ProxyWorker {
         };
         if session.streams.is_empty() {
             session.machine.refill();
+        }
+        // Without its SETTINGS, the time to open the connection runs.
+        if session.streams.is_empty() && session.is_ready {
             self.lane.set_deadline(guest, Some(TICK));
         }
         let exchange = job.receiver.exchange();

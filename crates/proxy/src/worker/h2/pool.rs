@@ -3,11 +3,12 @@
 use flatout_engine::GuestKey;
 
 use crate::connection::ConnectionProtocol;
-use crate::connection::h2::{PoolList, Session};
+use crate::connection::h2::{PoolList, SETTINGS_WAIT, Session};
 use crate::failure::{Failure, error_text};
 use crate::request::job::Job;
 use crate::server::H2;
 use crate::worker::ProxyWorker;
+use crate::worker::h2::completion::TICK;
 use crate::worker::state::State;
 
 impl ProxyWorker {
@@ -41,6 +42,25 @@ impl ProxyWorker {
         }
         let Some(connection) = state.table.known(at) else { return false };
         connection.is_connecting = false;
+        let connect_time_max = self.upstreams.at(server_id.upstream).plan.connect_time_max;
+        self.lane.set_deadline(guest, Some(SETTINGS_WAIT.min(connect_time_max)));
+        true
+    }
+
+    /// The server's SETTINGS are late: the first request is sent without them, and they may take as long as a connection
+    /// may take to open. Returns whether it was the first time.
+    pub(crate) fn start_without_settings(&self, state: &mut State, at: usize) -> bool {
+        let Some(connection) = state.table.known(at) else { return false };
+        let upstream = self.upstreams.at(connection.server_id.upstream);
+        let Some((session, guest, _)) = connection.h2() else { return false };
+        if std::mem::replace(&mut session.is_late, true) || SETTINGS_WAIT >= upstream.plan.connect_time_max {
+            return false;
+        }
+        self.lane.set_deadline(guest, Some(upstream.plan.connect_time_max - SETTINGS_WAIT));
+        if !session.waiting.is_empty() {
+            let first = session.waiting.remove(0);
+            self.start(state, at, first);
+        }
         true
     }
 
@@ -51,9 +71,13 @@ impl ProxyWorker {
         let streams_max = upstream.plan.protocol.streams_max().unwrap_or(1);
         let Some((session, guest, server_id)) = connection.h2() else { return };
         session.is_ready = true;
+        if !session.streams.is_empty() {
+            // The first request was sent without them.
+            self.lane.set_deadline(guest, Some(TICK));
+        }
         // No event reports what arrived after the SETTINGS.
         self.schedule(session, guest);
-        if !session.has_room(streams_max) {
+        if !session.has_room(streams_max) && session.streams.is_empty() {
             // A further connection to this server would have the same limit.
             return self.not_opened(state, at, Failure::NoHttp2, Some("it allows no streams"));
         }
