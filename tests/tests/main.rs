@@ -110,6 +110,8 @@ mod servers_file;
 mod sites;
 #[path = "tls.rs"]
 mod tls;
+#[path = "tls_passthrough.rs"]
+mod tls_passthrough;
 #[path = "traffic_split.rs"]
 mod traffic_split;
 #[path = "tune.rs"]

@@ -15,7 +15,7 @@ use crate::kinds::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use crate::kinds::gateway::{Gateway, GatewayClass, ReferenceGrant};
 use crate::kinds::ingress::{Ingress, IngressClass};
 use crate::kinds::policy::BackendTlsPolicy;
-use crate::kinds::route::{GrpcRoute, HttpRoute};
+use crate::kinds::route::{GrpcRoute, HttpRoute, TlsRoute};
 use crate::kinds::{GATEWAY_GROUP, ObjectKey};
 
 /// Objects of one kind, by their place.
@@ -104,6 +104,7 @@ kinds! {
     gateways: Gateway = ("Gateway", "gateways", GATEWAY_GROUP, "v1", &["v1", "v1beta1"], true),
     http_routes: HttpRoute = ("HTTPRoute", "httproutes", GATEWAY_GROUP, "v1", &["v1", "v1beta1"], true),
     grpc_routes: GrpcRoute = ("GRPCRoute", "grpcroutes", GATEWAY_GROUP, "v1", &["v1"], true),
+    tls_routes: TlsRoute = ("TLSRoute", "tlsroutes", GATEWAY_GROUP, "v1", &["v1"], true),
     grants: ReferenceGrant = ("ReferenceGrant", "referencegrants", GATEWAY_GROUP, "v1beta1", &["v1", "v1beta1"], true),
     tls_policies: BackendTlsPolicy = ("BackendTLSPolicy", "backendtlspolicies", GATEWAY_GROUP, "v1", &["v1"], true),
 }

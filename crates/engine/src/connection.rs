@@ -79,6 +79,8 @@ pub(crate) struct Work {
     pub(crate) unsent: Vec<Record>,
     /// A PROXY protocol header is to come first: nobody knows yet whose connection it is.
     pub(crate) proxy: Option<Box<PendingProxy>>,
+    /// Its ClientHello is to come first: nobody knows yet whether TLS ends here.
+    pub(crate) awaits_hello: bool,
 }
 
 /// A connection made by a proxy.
@@ -88,6 +90,8 @@ pub(crate) struct PendingProxy {
     pub(crate) peer: Peer,
     /// TLS follows the header.
     pub(crate) is_secure: bool,
+    /// The name in the ClientHello after it decides who gets the connection.
+    pub(crate) passes_tls: bool,
 }
 
 impl Connection {
@@ -124,6 +128,11 @@ impl Connection {
     /// Whether the client is not known yet: nothing may be parsed as a request.
     pub(crate) fn awaits_proxy_header(&self) -> bool {
         self.work.as_ref().is_some_and(|work| work.proxy.is_some())
+    }
+
+    /// Whether its ClientHello has to arrive before it is known who gets the connection.
+    pub(crate) fn awaits_hello(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| work.awaits_hello)
     }
 
     pub(crate) fn work(&mut self) -> &mut Work {
@@ -190,6 +199,7 @@ impl Connection {
             && work.open.is_none()
             && work.unsent.is_empty()
             && work.proxy.is_none()
+            && !work.awaits_hello
         {
             self.work = None;
         }

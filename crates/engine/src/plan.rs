@@ -63,6 +63,10 @@ pub struct Listen {
     /// Its connections start with a PROXY protocol header, version 1 or 2. It is neither detected nor optional: a connection
     /// without one is closed, and so is one whose peer the service does not [trust](crate::Service::believes_proxy).
     pub has_proxy_header: bool,
+    /// The name in the ClientHello of its connections is read before TLS begins: the service decides whether a connection is passed on
+    /// as it is ([`Service::route_tls`](crate::Service::route_tls)). Only for listeners that are not plain. Also without an [`Acceptor`]:
+    /// then connections that are not passed on are refused.
+    pub passes_tls: bool,
     /// For requests that the server itself sends, on which its other responses depend: it accepts connections while the server drains, as
     /// long as there are others, is not handed over to another process, and is not among the server's addresses. Its connections must
     /// not wait for the end of a drain.
@@ -75,7 +79,14 @@ pub struct Listen {
 impl From<Address> for Listen {
     /// A listener with TLS, if the plan has an [`Acceptor`].
     fn from(address: Address) -> Listen {
-        Listen { address, is_plain: false, has_proxy_header: false, is_internal: false, number: 0 }
+        Listen {
+            address,
+            is_plain: false,
+            has_proxy_header: false,
+            passes_tls: false,
+            is_internal: false,
+            number: 0,
+        }
     }
 }
 

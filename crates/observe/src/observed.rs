@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use flatout_engine::{Begun, Ended, Prepared, Reply, Request, Response, Service};
+use flatout_engine::{Begun, Ended, Prepared, Reply, Request, Response, Service, TlsRoute};
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
@@ -101,6 +101,10 @@ impl Service for Observed {
 
     fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
         self.inner.believes_proxy(peer, listener)
+    }
+
+    fn route_tls(&self, name: Option<&str>, peer: Option<SocketAddr>, listener: u16) -> TlsRoute {
+        self.inner.route_tls(name, peer, listener)
     }
 
     fn path_form(&self) -> PathForm {

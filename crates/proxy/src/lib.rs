@@ -78,6 +78,7 @@ pub use spool::store::{SpoolFigures, SpoolPlan};
 pub use watch::Watch;
 pub use worker::ProxyWorker;
 pub use worker::forward::{Prepared, body_plan};
+pub use worker::passthrough::{Passthrough, PassthroughEnd, PassthroughEnding};
 
 /// The upstreams of a server, shared by all its workers. Clones are the same proxy.
 #[derive(Clone)]

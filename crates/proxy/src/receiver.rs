@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use flatout_gateway::{AuthDecision, Finish, Redirection, ResponseOrigin};
 
 use crate::spool::{SpoolSetup, SpoolWriter};
+use crate::worker::passthrough::Passthrough;
 
 /// Bytes kept of an auth service's response body; a longer one fails the query.
 const OPINION_BYTES_MAX: usize = 256 << 10;
@@ -27,6 +28,8 @@ pub(crate) enum Receiver {
     Sink(Rc<dyn ResponseSink>),
     /// A client that is slower than its upstream.
     Spool(SpoolWriter),
+    /// A client whose connection is passed on as it is; `None` once it is joined to the server's. It never gets a response.
+    Passthrough(Option<Box<Passthrough>>),
 }
 
 /// A client in the proxy's hands. If it is dropped before its response is complete, it gets 502, or its response is cut:
@@ -171,7 +174,7 @@ impl Receiver {
     pub(crate) fn exchange(&self) -> Option<ExchangeKey> {
         match self {
             Receiver::Client(client) => Some(client.exchange),
-            Receiver::Rule(_) | Receiver::Sink(_) | Receiver::Spool(_) => None,
+            Receiver::Rule(_) | Receiver::Sink(_) | Receiver::Spool(_) | Receiver::Passthrough(_) => None,
         }
     }
 
@@ -180,11 +183,16 @@ impl Receiver {
         matches!(self, Receiver::Rule(_))
     }
 
+    /// Whether it is a connection that is passed on as it is.
+    pub(crate) fn is_passthrough(&self) -> bool {
+        matches!(self, Receiver::Passthrough(_))
+    }
+
     /// Passes on an interim response, if the receiver uses it.
     pub(crate) fn inform(&self, lane: &Lane, status: Status, lines: &[u8]) {
         match self {
             Receiver::Client(client) => drop(lane.inform(client.exchange, status, lines)),
-            Receiver::Rule(_) | Receiver::Spool(_) => {}
+            Receiver::Rule(_) | Receiver::Spool(_) | Receiver::Passthrough(_) => {}
             Receiver::Sink(sink) => sink.inform(lane, status, lines),
         }
     }
@@ -197,6 +205,7 @@ impl Receiver {
             Receiver::Rule(rule) => rule.as_ref().is_some_and(|rule| !rule.then.is_closed()),
             Receiver::Sink(_) => true,
             Receiver::Spool(spool) => spool.is_open(),
+            Receiver::Passthrough(passthrough) => passthrough.is_some(),
         }
     }
 
@@ -222,7 +231,7 @@ impl Receiver {
     pub(crate) fn has_room(&self, lane: &Lane) -> bool {
         match self {
             Receiver::Client(client) => lane.has_room(client.exchange),
-            Receiver::Rule(_) => true,
+            Receiver::Rule(_) | Receiver::Passthrough(_) => true,
             Receiver::Sink(sink) => sink.has_room(),
             Receiver::Spool(spool) => spool.has_room(),
         }
@@ -256,7 +265,7 @@ impl Receiver {
                 true
             }
             Receiver::Rule(None) => false,
-            Receiver::Spool(_) => {
+            Receiver::Spool(_) | Receiver::Passthrough(_) => {
                 bug!("a response begins a second time");
                 false
             }
@@ -272,7 +281,7 @@ impl Receiver {
                 rule.body.extend_from_slice(&data);
                 rule.body.len() <= OPINION_BYTES_MAX
             }
-            Receiver::Rule(None) => false,
+            Receiver::Rule(None) | Receiver::Passthrough(_) => false,
             Receiver::Sink(sink) => sink.push(data),
             Receiver::Spool(spool) => spool.push(data),
         }
@@ -301,6 +310,7 @@ impl Receiver {
             }
             Receiver::Sink(sink) => sink.end(),
             Receiver::Spool(spool) => spool.end(trailers),
+            Receiver::Passthrough(_) => {}
         }
     }
 
@@ -314,6 +324,8 @@ impl Receiver {
             Receiver::Rule(rule) => decisions.extend(rule.take().map(|rule| (rule.then, None))),
             Receiver::Sink(sink) => sink.cut(),
             Receiver::Spool(spool) => spool.cut(),
+            // Dropped, it closes.
+            Receiver::Passthrough(passthrough) => drop(passthrough.take()),
         }
     }
 }

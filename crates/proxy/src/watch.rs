@@ -144,6 +144,15 @@ impl Trail {
         }
     }
 
+    /// Notes all attempts for the log line of a connection that is passed on. Returns the note's number, 0 without one.
+    pub(crate) fn note_number(&mut self, watch: &Watch) -> u64 {
+        let attempts = std::mem::take(&mut self.attempts);
+        if let Some(notes) = watch.notes.as_ref().filter(|_| !attempts.is_empty()) {
+            self.note = notes.upstream(0, Upstream { attempts });
+        }
+        self.note
+    }
+
     /// The response was received completely.
     pub(crate) fn ended(&self, watch: &Watch, counts: &ServerCounts) {
         if self.began_ns == 0 {

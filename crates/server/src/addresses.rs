@@ -125,7 +125,17 @@ pub(crate) fn place(plan: &mut Plan, numbers: &Addresses) -> Result<Vec<Listen>,
             site.listeners.push(SiteListener { number: listen.number, is_default: false });
         }
     }
+    pass_tls(plan, &mut listens);
     Ok(listens)
+}
+
+/// Has the ClientHello read at the addresses of sites whose connections are passed on.
+fn pass_tls(plan: &Plan, listens: &mut [Listen]) {
+    for site in plan.sites.sites.iter().filter(|site| site.tls_passthrough.is_some()) {
+        for listen in listens.iter_mut().filter(|listen| !listen.is_plain) {
+            listen.passes_tls |= site.listeners.iter().any(|at| at.number == listen.number);
+        }
+    }
 }
 
 /// Whether an address can be used in both ways.

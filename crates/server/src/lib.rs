@@ -23,6 +23,7 @@ mod failure;
 pub mod live;
 mod observe;
 mod operator;
+mod passthrough;
 mod plan;
 pub mod prerender;
 pub mod secure;

@@ -14,14 +14,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::passthrough::PassedConnection;
 use crate::prerender::{self, Renderer};
 use arc_swap::ArcSwap;
 use flatout_cache::Cache;
-use flatout_engine::{Prepared, Reply, Request, Response, Service, Ticket, Worker, bug};
+use flatout_engine::{
+    Prepared, Reply, Request, Response, Service, Ticket, TlsRoute, Worker, bug, request_random,
+};
 use flatout_observe::metrics::{Family, Source};
 use flatout_proxy::{Proxy, ProxyWorker, Watch};
 use flatout_push::{Hub, WorkerChannels};
-use flatout_site::{Forwarding, Sites};
+use flatout_site::{Forwarding, Sites, TlsDecision};
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
@@ -111,6 +114,7 @@ impl Live {
             service: RefCell::new(made(&opened, worker, proxy_worker.clone(), &worker_channels)),
             proxy_worker: RefCell::new(proxy_worker),
             worker_channels,
+            sites: RefCell::new(opened.sites.clone()),
             shared: self.shared.clone(),
             worker: worker.clone(),
         }
@@ -166,6 +170,8 @@ pub(crate) struct LiveService {
     worker: Worker,
     count: Cell<u64>,
     service: RefCell<Rc<dyn Service>>,
+    /// The sites that it serves.
+    sites: RefCell<Sites>,
     /// Its upstream connections.
     proxy_worker: RefCell<Rc<ProxyWorker>>,
     worker_channels: OnceCell<Rc<WorkerChannels>>,
@@ -189,7 +195,28 @@ impl LiveService {
         let proxy_worker = opened.proxy.worker_after(&self.worker, &former);
         let made = made(&opened, &self.worker, proxy_worker.clone(), &self.worker_channels);
         // Drop the old ones only after the new ones are in place.
-        drop((self.service.replace(made), self.proxy_worker.replace(proxy_worker)));
+        let former = (self.sites.replace(opened.sites.clone()), self.service.replace(made));
+        drop((former, self.proxy_worker.replace(proxy_worker)));
+    }
+
+    /// Where a connection goes that is passed on as it is; otherwise what becomes of it.
+    pub(crate) fn passthrough(
+        &self,
+        name: Option<&str>,
+        peer: Option<SocketAddr>,
+        listener: u16,
+    ) -> Result<PassedConnection, TlsRoute> {
+        // A connection may arrive before the first request after a reload.
+        drop(self.service());
+        let [random, _] = request_random(0);
+        match self.sites.borrow().route_tls(listener, name, peer, random) {
+            TlsDecision::Terminate => Err(TlsRoute::Terminate),
+            TlsDecision::Refuse => Err(TlsRoute::Refuse),
+            TlsDecision::Pass { site, logs, upstream } => {
+                let proxy_worker = self.proxy_worker.borrow().clone();
+                Ok(PassedConnection { proxy_worker, upstream, site, logs })
+            }
+        }
     }
 }
 

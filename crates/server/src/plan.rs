@@ -180,6 +180,11 @@ impl Plan {
         has_usual || self.issue.is_any() || of_sites.into_iter().any(has_own)
     }
 
+    /// Whether connections with TLS are passed on anywhere, for which no certificate is needed.
+    fn passes_tls(&self) -> bool {
+        self.sites.sites.iter().any(|site| site.tls_passthrough.is_some())
+    }
+
     /// Checks everything that can be known without opening certificates and folders.
     ///
     /// # Errors
@@ -249,7 +254,7 @@ impl Plan {
             return Err(Invalid::NoDnsHook(wildcard.cloned()));
         }
         let of_tls = [
-            (self.listens().any(|listen| listen.is_plain), SecurePart::PlainListeners),
+            (self.listens().any(|listen| listen.is_plain) && !self.passes_tls(), SecurePart::PlainListeners),
             (self.https_redirect, SecurePart::HttpsRedirect),
             (self.client_rules().next().is_some(), SecurePart::ClientAuthorities),
             (self.secure.early_data, SecurePart::EarlyData),

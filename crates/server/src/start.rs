@@ -8,6 +8,7 @@
 //! Everything before `open` has the rights of the starting user, everything after it those of the serving user.
 
 use std::io::{self, ErrorKind};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use flatout_cache::Cache;
@@ -231,7 +232,7 @@ impl Open {
                 None => Site::Sites(live.worker(&worker, Watch::new(&notes, figures.clone()))),
             };
             let before = before.is_needed().then(|| before.clone());
-            Box::new(WorkerService { observer, before, site })
+            Box::new(WorkerService { observer: observer.map(Rc::new), before, site })
         }
     }
 }

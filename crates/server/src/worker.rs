@@ -4,11 +4,13 @@
 //! begun ──> observer (logs, metrics)
 //! call ───> before (challenges of CAs, early data, the redirect to https) ──> a folder, or sites that may be replaced
 //! ended ──> observer
+//! route_tls ──> sites: who gets a connection whose TLS may not end here
 //! ```
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 
-use flatout_engine::{Begun, Ended, Prepared, Reply, Request, Response, Service};
+use flatout_engine::{Begun, Ended, Prepared, Reply, Request, Response, Service, TlsRoute};
 use flatout_observe::observed::Observer;
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
@@ -19,7 +21,7 @@ use crate::secure::Before;
 /// The service of a worker.
 pub(crate) struct WorkerService {
     /// `None` without logs and metrics.
-    pub(crate) observer: Option<Observer>,
+    pub(crate) observer: Option<Rc<Observer>>,
     /// `None` if it would let every request pass.
     pub(crate) before: Option<Before>,
     pub(crate) site: Site,
@@ -60,6 +62,14 @@ impl Service for WorkerService {
         }
     }
 
+    fn route_tls(&self, name: Option<&str>, peer: Option<SocketAddr>, listener: u16) -> TlsRoute {
+        let Site::Sites(sites) = &self.site else { return TlsRoute::Terminate };
+        match sites.passthrough(name, peer, listener) {
+            Ok(passed) => passed.route(name, peer, self.observer.clone()),
+            Err(decided) => decided,
+        }
+    }
+
     fn path_form(&self) -> PathForm {
         match &self.site {
             Site::Folder(folder) => folder.path_form(),
@@ -72,7 +82,7 @@ impl Service for WorkerService {
     }
 
     fn wants_begun(&self) -> bool {
-        self.observer.as_ref().is_some_and(Observer::wants_begun)
+        self.observer.as_ref().is_some_and(|observer| observer.wants_begun())
     }
 
     #[inline]

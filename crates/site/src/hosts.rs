@@ -59,6 +59,12 @@ impl Hosts {
         Ok(Hosts { listeners })
     }
 
+    /// The site for the name in a ClientHello; without one, only that for all other names.
+    pub(crate) fn find_name(&self, listener: u16, name: Option<&[u8]>) -> Option<usize> {
+        let names = self.listeners.get(usize::from(listener)).or_else(|| self.listeners.first())?;
+        name.and_then(|name| names.named(name_of(name))).or(names.any)
+    }
+
     /// The site of an authority (`host[:port]`) at a listener. It is empty in requests of HTTP/1.0 without `Host`, which
     /// old health checkers send: they go to the site for all other hosts, or to the first site. The last connections
     /// of a listener that was removed get to the sites of number 0.

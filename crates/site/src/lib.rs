@@ -40,6 +40,7 @@ mod suspend;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tls_route;
 mod upstream_fields;
 mod upstream_redirect;
 mod values;
@@ -61,6 +62,7 @@ pub use flatout_gateway::{
 };
 pub use listed::{ListedRoute, ListedSite};
 pub use plan::Plan;
+pub use tls_route::TlsDecision;
 
 /// All sites of a server, opened. Clones share everything, including counters.
 #[derive(Clone)]

@@ -175,7 +175,10 @@ fn lines_of(
     let (plan, is_tls) = (&server.sites, question.is_tls);
     let mut lines = Lines::default();
     if let Some(listen) = listen {
-        lines.line("listen", listen.address.url(server.is_secure() && !listen.is_plain));
+        lines.line(
+            "listen",
+            listen.address.url((server.is_secure() || listen.passes_tls) && !listen.is_plain),
+        );
     }
     if server.https_redirect && !is_tls {
         lines.line(
@@ -188,6 +191,15 @@ fn lines_of(
         let line = built.places.sites.get(at).map_or(0, |at| built.tree.line(at));
         let why = if is_for_other_names(site, &question.host) { ", for names that no site has" } else { "" };
         lines.line("site", format!("{}, line {line}{why}", site.name));
+    }
+    if let (Some((_, site)), true) = (site, is_tls)
+        && let Some(passthrough) = &site.tls_passthrough
+    {
+        for upstream in passthrough.shares.iter().filter_map(|share| plan.upstreams.get(share.upstream?)) {
+            lines.line("tls", format!("passed on as it is to upstream {} (tls-passthrough)", upstream.name));
+        }
+        of_guards(&mut lines, plan, &site.rules);
+        return lines.0;
     }
     let place_of =
         |site: usize, route: usize| built.places.routes.get(site).and_then(|routes| routes.get(route));

@@ -35,6 +35,8 @@ pub(super) struct ServeOptions {
     pub(super) secure: ServerPlan,
     /// Automatic certificates.
     pub(super) issue: Issue,
+    /// The upstream that connections with TLS are passed on to, as it is written; for a site.
+    pub(super) tls_passthrough: Option<String>,
     /// Whether plain HTTP requests are redirected to HTTPS, if configured.
     pub(super) https_redirect: Option<bool>,
     /// The addresses of the server or of a site.
@@ -198,6 +200,7 @@ impl ServeOptions {
             server: Plan::default(),
             secure: ServerPlan::default(),
             issue: Issue::default(),
+            tls_passthrough: None,
             https_redirect: None,
             listens: Vec::new(),
             trust: Trust::default(),

@@ -6,7 +6,9 @@ use flatout_cache::Rules;
 use flatout_config::{Mistake, Node};
 use flatout_files as files;
 use flatout_proxy::Forward;
-use flatout_site::plan::{Action, Condition, PathMatch, Plan, Route, RouteEntry, Site, Template};
+use flatout_site::plan::{
+    Action, Condition, PassthroughShare, PathMatch, Plan, Route, RouteEntry, Site, Template, TlsPassthrough,
+};
 
 use super::blocks::ACTIONS;
 use super::channels;
@@ -83,7 +85,9 @@ impl Sites {
         };
         let rest = options.within(Level::Route);
         // Those of the top of the file are for every site.
-        let of_top: &[Node] = if options.level == Level::Top { &[] } else { &reader.tree.nodes };
+        let is_passed = options.tls_passthrough.is_some();
+        let of_top: &[Node] = if options.level == Level::Top || is_passed { &[] } else { &reader.tree.nodes };
+        site.tls_passthrough = reader.note(passthrough(reader, nodes, options)).flatten();
         for nodes in [of_top, nodes] {
             for conditional in reader.conditional_actions(nodes, options) {
                 let path = PathMatch::prefix("/");
@@ -111,7 +115,7 @@ impl Sites {
                 add(route, at.clone(), true);
             }
         }
-        if site.routes.is_empty() && hosts.is_whole && reader.mistakes_count() == before {
+        if site.routes.is_empty() && !is_passed && hosts.is_whole && reader.mistakes_count() == before {
             let message = "this site serves nothing; add files, proxy, push, redirect, respond or a route";
             reader.note::<()>(Err(reader.tree.mistake(&hosts.at, message)));
         }
@@ -320,6 +324,29 @@ impl Sites {
             self.plan.folders.len() - 1
         })
     }
+}
+
+/// Where the connections of a site are passed on to, by the setting among these nodes.
+fn passthrough(
+    reader: Reader<'_>,
+    nodes: &[Node],
+    options: &ServeOptions,
+) -> Result<Option<TlsPassthrough>, Mistake> {
+    let Some(text) = &options.tls_passthrough else { return Ok(None) };
+    let is_action = |node: &&Node| {
+        ["route", "when"].contains(&node.name.as_str()) || ACTIONS.contains(&node.name.as_str())
+    };
+    if let Some(action) = nodes.iter().find(is_action) {
+        let name = &action.name;
+        let message = format!(
+            "connections of this site are passed on as they are (tls-passthrough): it cannot have `{name}`"
+        );
+        return Err(reader.tree.mistake(&action.at, message));
+    }
+    let node = nodes.iter().find(|node| node.name == "tls-passthrough");
+    let at = node.map_or(0..0, |node| node.value_at().clone());
+    let upstream = options.upstream_of(text).map_err(|message| reader.tree.mistake(&at, message))?;
+    Ok(Some(TlsPassthrough { shares: vec![PassthroughShare { weight: 1, upstream: Some(upstream) }] }))
 }
 
 /// Whether a route takes all requests of a later one.

@@ -191,9 +191,14 @@ fn finish(top: ServeOptions, sites: Sites, mut logs: Vec<log::Plan>, tree: Tree)
     let Sites { plan: mut sites, places, options } = sites;
     // Without any certificate nothing is said about TLS.
     let is_any_secure = top.has_certificate() || options.iter().any(ServeOptions::has_certificate);
-    let placed = |level: &ServeOptions| level.placed(level.has_certificate() || !is_any_secure);
-    let listen = placed(&top).into_iter().map(|at| at.listen).collect();
-    let site_listen = options.iter().map(placed).collect();
+    // Connections that are passed on need no certificate here.
+    let is_passed = |site: &ServeOptions| site.tls_passthrough.is_some();
+    let is_top_passed = options.iter().any(|site| site.listens.is_empty() && is_passed(site));
+    let placed = |level: &ServeOptions, is_passed: bool| {
+        level.placed(level.has_certificate() || !is_any_secure || is_passed)
+    };
+    let listen = placed(&top, is_top_passed).into_iter().map(|at| at.listen).collect();
+    let site_listen = options.iter().map(|site| placed(site, is_passed(site))).collect();
     let site_secure = options.iter().map(|site| site.profile(&top)).collect();
     let mut shared = top.shared.borrow_mut();
     sites.upstreams = std::mem::take(&mut shared.upstreams);

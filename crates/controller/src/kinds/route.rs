@@ -1,4 +1,4 @@
-//! `HTTPRoute` and `GRPCRoute`.
+//! `HTTPRoute`, `GRPCRoute` and `TLSRoute`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,6 +10,9 @@ pub type HttpRoute = Object<RouteSpec<HttpRule>>;
 
 /// Rules for gRPC requests.
 pub type GrpcRoute = Object<RouteSpec<GrpcRule>>;
+
+/// Rules for connections with TLS that are passed on as they are.
+pub type TlsRoute = Object<RouteSpec<TlsRule>>;
 
 /// The specification of a route.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -242,6 +245,15 @@ pub struct Timeouts {
     pub request: Option<String>,
     /// Of one attempt of the backend.
     pub backend_request: Option<String>,
+}
+
+/// A rule of a [`TlsRoute`].
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TlsRule {
+    /// Where the connections go.
+    #[serde(deserialize_with = "null_as_default")]
+    pub backend_refs: Vec<BackendRef>,
 }
 
 /// A rule of a [`GrpcRoute`].

@@ -19,6 +19,8 @@ use crate::objects::Objects;
 /// How the servers of a service are used.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct UpstreamOptions {
+    /// For connections that are passed on as they are: nothing is said to the servers in any protocol.
+    pub(super) is_passthrough: bool,
     /// HTTP/2 without TLS.
     pub(super) is_h2c: bool,
     /// With TLS, whose certificates are not checked: ingresses have no way to name an authority.
@@ -126,7 +128,8 @@ impl<'o> Upstreams<'o> {
             );
         };
         let mut options = options.clone();
-        match known.app_protocol.as_deref() {
+        let app_protocol = known.app_protocol.as_deref().filter(|_| !options.is_passthrough);
+        match app_protocol {
             Some("kubernetes.io/h2c") => options.is_h2c = true,
             None | Some("http" | "kubernetes.io/ws" | "") => {}
             Some("https") => options.is_tls = true,
@@ -138,7 +141,8 @@ impl<'o> Upstreams<'o> {
             // Names such as `grpc` or `redis` are hints for people, and the standard leaves them open.
             Some(_) => {}
         }
-        match self.policies.of(key, &known.name) {
+        let policy = (!options.is_passthrough).then(|| self.policies.of(key, &known.name)).flatten();
+        match policy {
             Some(Ok(tls)) => (options.is_tls, options.tls) = (true, Some(tls)),
             Some(Err(message)) => return unresolved("InvalidBackendTLSPolicy", message),
             None => {}
@@ -165,13 +169,13 @@ impl UpstreamOptions {
     /// The name of the upstream, from which follows everything that distinguishes it.
     fn named(&self, key: &ObjectKey, port: u16) -> String {
         let mut name = format!("{key}:{port}");
-        let UpstreamOptions { is_h2c, is_tls, tls, request_time, read_time, connect_time, send_time, cookie } =
-            self;
+        let UpstreamOptions { is_passthrough, is_h2c, is_tls, tls, cookie, .. } = self;
+        let UpstreamOptions { request_time, read_time, connect_time, send_time, .. } = self;
         let mut add = |text: String| {
             let separator = if name.contains('?') { ',' } else { '?' };
             let _ = write!(name, "{separator}{text}");
         };
-        let flags = [(*is_h2c, "h2c"), (*is_tls, "tls")];
+        let flags = [(*is_passthrough, "passthrough"), (*is_h2c, "h2c"), (*is_tls, "tls")];
         flags.iter().filter(|(is_set, _)| *is_set).for_each(|(_, name)| add((*name).to_owned()));
         if let Some(CheckedTls { name, authorities }) = tls {
             let file = authorities.file_stem().unwrap_or_default();

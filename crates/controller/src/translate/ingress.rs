@@ -12,7 +12,7 @@ use super::backend::{UpstreamOptions, Upstreams};
 use super::certificate::Files;
 use super::grant::Referrer;
 use super::hostname::HostName;
-use super::listener::identity;
+use super::listener::{TlsEnding, identity};
 use super::precedence::{Specificity, checked_path, parsed, prefix, quoted};
 use super::rule::{RankedRoute, forward, refusal};
 use super::site::Sites;
@@ -140,7 +140,7 @@ impl IngressParts<'_, '_> {
                     .flat_map(|path| self.routes(ingress, path, annotations, age, notes))
                     .collect();
                 let has_plain = !refused.contains(&at.plain)
-                    && self.sites.add_listener(at.plain, hostname.clone(), &[], false);
+                    && self.sites.add_listener(at.plain, hostname.clone(), &[], TlsEnding::None);
                 if has_plain {
                     let plain =
                         if redirects { routes.iter().map(to_https).collect() } else { routes.clone() };
@@ -174,7 +174,7 @@ impl IngressParts<'_, '_> {
         let reference = SecretRef { name: secret, ..SecretRef::default() };
         match identity(from, &reference, self.objects, self.files) {
             Ok(found) if !self.settings.refused.contains(&at.secure) => {
-                self.sites.add_listener(at.secure, hostname.clone(), &[found], true)
+                self.sites.add_listener(at.secure, hostname.clone(), &[found], TlsEnding::Here)
             }
             Ok(_) => false,
             Err((_, why)) => {

@@ -19,7 +19,14 @@ use crate::kinds::{GATEWAY_GROUP, ObjectKey};
 use crate::objects::{Objects, find_kind};
 
 /// The kinds of routes that attach to listeners for HTTP.
-const ROUTE_KINDS: [&str; 2] = ["HTTPRoute", "GRPCRoute"];
+const ROUTE_KINDS: &[&str] = &["HTTPRoute", "GRPCRoute"];
+
+/// The same for TLS.
+const TLS_ROUTE_KINDS: &[&str] = &["TLSRoute"];
+
+/// The protocols of listeners, each with the kinds of its routes.
+const PROTOCOLS: [(&str, &[&str]); 3] =
+    [("HTTP", ROUTE_KINDS), ("HTTPS", ROUTE_KINDS), ("TLS", TLS_ROUTE_KINDS)];
 
 /// Listeners of one gateway, as the standard limits them.
 const LISTENERS_MAX: usize = 64;
@@ -31,6 +38,17 @@ pub(super) struct GatewayState<'o> {
     pub(super) address: Option<IpAddr>,
     /// Why none of its listeners is served.
     refusal: Option<Condition>,
+}
+
+/// Where the TLS of a listener's connections ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TlsEnding {
+    /// There is none.
+    None,
+    /// Here.
+    Here,
+    /// At the servers: connections are passed on as they are.
+    Behind,
 }
 
 /// A listener of a gateway.
@@ -49,6 +67,15 @@ pub(super) struct ListenerState<'o> {
 impl ListenerState<'_> {
     pub(super) fn is_https(&self) -> bool {
         self.listener.protocol == "HTTPS"
+    }
+
+    /// What becomes of its connections.
+    pub(super) fn ending(&self) -> TlsEnding {
+        match self.listener.protocol.as_str() {
+            "HTTPS" => TlsEnding::Here,
+            "TLS" => TlsEnding::Behind,
+            _ => TlsEnding::None,
+        }
     }
 
     fn has_fault(&self, name: &str) -> bool {
@@ -159,9 +186,9 @@ fn listeners<'o>(
             faults.push(Condition::bad("Accepted", "UnsupportedValue", why));
             HostName::Any
         });
-        if !["HTTP", "HTTPS"].contains(&listener.protocol.as_str()) {
+        if kinds_of(&listener.protocol).is_none() {
             let message =
-                format!("the protocol {} is not supported; there are HTTP and HTTPS", listener.protocol);
+                format!("the protocol {} is not supported; there are HTTP, HTTPS and TLS", listener.protocol);
             faults.push(Condition::bad("Accepted", "UnsupportedProtocol", message));
         }
         if listener.port == 0 {
@@ -170,10 +197,14 @@ fn listeners<'o>(
         let kinds = allowed_kinds(listener, &mut faults);
         let identities = match listener.protocol.as_str() {
             "HTTPS" => identities(gateway, listener, objects, files, &mut faults),
+            "TLS" => {
+                check_passthrough(listener, &mut faults);
+                Vec::new()
+            }
             _ => Vec::new(),
         };
         for other in states.iter().filter(|it| it.listener.port == listener.port) {
-            if other.listener.protocol != listener.protocol {
+            if !fit_together(&other.listener.protocol, &listener.protocol) {
                 let message =
                     format!("the listener {} has another protocol at this port", other.listener.name);
                 faults.push(Condition {
@@ -216,11 +247,15 @@ fn listeners<'o>(
 /// Listeners of different gateways at one address: with another protocol, only the older one is served.
 fn across(states: &mut [GatewayState<'_>]) {
     let mut protocols: BTreeMap<SocketAddr, String> = BTreeMap::new();
+    let mut of_names: BTreeMap<(SocketAddr, HostName), String> = BTreeMap::new();
     for state in states.iter_mut().flat_map(|gateway| &mut gateway.listeners) {
         let Some(bind) = state.bind else { continue };
-        let known = protocols.entry(bind).or_insert_with(|| state.listener.protocol.clone());
-        if *known != state.listener.protocol {
-            let message = format!("an older gateway has {known} at {bind}");
+        let own = &state.listener.protocol;
+        let known = protocols.entry(bind).or_insert_with(|| own.clone());
+        let of_name = of_names.entry((bind, state.hostname.clone())).or_insert_with(|| own.clone());
+        let other = (!fit_together(known, own)).then_some(&*known).or((of_name != own).then_some(of_name));
+        if let Some(other) = other {
+            let message = format!("an older gateway has {other} at {bind}");
             state.faults.push(Condition {
                 is_true: true,
                 ..Condition::bad("Conflicted", "ProtocolConflict", message)
@@ -231,17 +266,36 @@ fn across(states: &mut [GatewayState<'_>]) {
     }
 }
 
+/// The kinds of routes that fit a protocol; `None` if it is not supported.
+fn kinds_of(protocol: &str) -> Option<&'static [&'static str]> {
+    PROTOCOLS.iter().find(|(known, _)| *known == protocol).map(|(_, kinds)| *kinds)
+}
+
+/// Whether listeners with these protocols can share an address and port: names tell TLS that ends here from TLS that is passed on.
+fn fit_together(one: &str, other: &str) -> bool {
+    one == other || [one, other].iter().all(|it| ["HTTPS", "TLS"].contains(it))
+}
+
+/// Checks a listener for TLS: connections are passed on, and never end here.
+fn check_passthrough(listener: &Listener, faults: &mut Vec<Condition>) {
+    let mode = listener.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
+    if mode != "Passthrough" {
+        let message = format!(
+            "a listener for TLS needs the TLS mode Passthrough, got {mode}; use HTTPS to end it here"
+        );
+        faults.push(Condition::bad("Accepted", "UnsupportedValue", message));
+    }
+}
+
 fn allowed_kinds(listener: &Listener, faults: &mut Vec<Condition>) -> Vec<&'static str> {
     let given = listener.allowed_routes.as_ref().map(|allowed| &allowed.kinds[..]).unwrap_or_default();
-    if !["HTTP", "HTTPS"].contains(&listener.protocol.as_str()) {
-        return Vec::new();
-    }
+    let Some(kinds) = kinds_of(&listener.protocol) else { return Vec::new() };
     if given.is_empty() {
-        return ROUTE_KINDS.to_vec();
+        return kinds.to_vec();
     }
     let known = |it: &AllowedKind| {
         let is_ours = it.group.as_deref().is_none_or(|group| group == GATEWAY_GROUP);
-        ROUTE_KINDS.into_iter().find(|kind| is_ours && *kind == it.kind)
+        kinds.iter().copied().find(|kind| is_ours && *kind == it.kind)
     };
     if let Some(unknown) = given.iter().find(|it| known(it).is_none()) {
         let message = format!("routes of the kind {} do not fit the protocol", unknown.kind);

@@ -3,6 +3,7 @@
 //! ```text
 //! Gateways ── listener: valid, bound, certificates ──> listeners ─┐
 //! routes ──── attach: parents, namespaces, host names ────────────┼─> sites, one for each address and host name
+//! TLSRoutes ─ pass_on: connections that are not looked into ──────┤
 //!        ──── rule: matching, filter, backend ── upstreams ───────┤
 //! Ingresses ──────────────────────────────────────────────────────┘   statuses, for whoever writes them back
 //! ```
@@ -32,7 +33,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use flatout_server::SiteListen;
-use flatout_site::plan as site_plan;
+use flatout_site::plan::{self as site_plan, PassthroughShare};
 use flatout_tls::Profile;
 use serde_json::{Value, json};
 
@@ -47,7 +48,7 @@ use self::precedence::RequestMatch;
 use self::rule::{CommonRule, ResolvedRule, duration};
 use self::site::Sites;
 use crate::condition::{Condition, StatusUpdate};
-use crate::kinds::route::{GrpcMatch, GrpcRule, HttpMatch, HttpRule, RouteSpec};
+use crate::kinds::route::{GrpcMatch, GrpcRule, HttpMatch, HttpRule, RouteSpec, TlsRoute, TlsRule};
 use crate::kinds::{GATEWAY_GROUP, Object, ObjectKey};
 use crate::objects::{Objects, find_kind};
 
@@ -107,6 +108,7 @@ pub fn translate(objects: &Objects, settings: &Settings) -> Translation {
     };
     let mut routes: Vec<AnyRoute<'_>> = objects.http_routes.values().map(AnyRoute::Http).collect();
     routes.extend(objects.grpc_routes.values().map(AnyRoute::Grpc));
+    routes.extend(objects.tls_routes.values().map(AnyRoute::Tls));
     routes.sort_by(|one, other| one.head().metadata.age().cmp(&other.head().metadata.age()));
     for (age, route) in routes.iter().enumerate() {
         statuses.extend(parts.add(route, age));
@@ -133,6 +135,7 @@ pub fn translate(objects: &Objects, settings: &Settings) -> Translation {
 enum AnyRoute<'o> {
     Http(&'o Object<RouteSpec<HttpRule>>),
     Grpc(&'o Object<RouteSpec<GrpcRule>>),
+    Tls(&'o Object<RouteSpec<TlsRule>>),
 }
 
 /// What routes are added to.
@@ -155,6 +158,9 @@ impl Parts<'_, '_> {
         self.upstreams.looked_up.clear();
         let from = Referrer { group: GATEWAY_GROUP, kind: head.kind, namespace: &head.metadata.namespace };
         let mut faults = RuleFaults::default();
+        if let AnyRoute::Tls(route) = route {
+            self.pass_on(route, from, &attachments, &mut faults);
+        }
         for rule in route.rules() {
             let rule = match rule {
                 Ok(rule) => ResolvedRule::new(rule, from, self.upstreams, &mut faults),
@@ -180,6 +186,37 @@ impl Parts<'_, '_> {
         let status = parents_status(head, &parents, &faults, self.settings);
         let kind = find_kind(&format!("{GATEWAY_GROUP}/v1"), head.kind)?;
         Some(StatusUpdate { kind, key: head.metadata.key(), status, notes: Vec::new() })
+    }
+
+    /// Passes the connections of a TLSRoute on at all listeners that it is attached to.
+    fn pass_on(
+        &mut self,
+        route: &TlsRoute,
+        from: Referrer<'_>,
+        attachments: &[Attachment],
+        faults: &mut RuleFaults,
+    ) {
+        let [rule, others @ ..] = &route.spec.rules[..] else { return };
+        let options = UpstreamOptions { is_passthrough: true, ..UpstreamOptions::default() };
+        let mut shares = Vec::new();
+        for backend in &rule.backend_refs {
+            let found = self.upstreams.of_reference(from, backend, &options);
+            let upstream = found.map_err(|why| faults.unresolved.get_or_insert(why).clone()).ok();
+            shares.push(PassthroughShare { weight: backend.weight.unwrap_or(1), upstream });
+        }
+        faults.good += 1;
+        if !others.is_empty() {
+            faults
+                .unsupported
+                .push("a TLSRoute has one rule: nothing tells its connections apart".to_owned());
+        }
+        for attachment in attachments {
+            let listener = &self.gateways[attachment.gateway].listeners[attachment.listener];
+            let Some(bind) = listener.bind else { continue };
+            for hostname in &attachment.hostnames {
+                self.sites.add_passthrough((bind, &listener.hostname), hostname, &shares);
+            }
+        }
     }
 
     /// Serves a rule at all listeners that its route is attached to.
@@ -208,6 +245,12 @@ impl AnyRoute<'_> {
                 parents: &route.spec.parent_refs,
                 hostnames: &route.spec.hostnames,
             },
+            AnyRoute::Tls(route) => RouteHead {
+                kind: "TLSRoute",
+                metadata: &route.metadata,
+                parents: &route.spec.parent_refs,
+                hostnames: &route.spec.hostnames,
+            },
             AnyRoute::Grpc(route) => RouteHead {
                 kind: "GRPCRoute",
                 metadata: &route.metadata,
@@ -221,10 +264,11 @@ impl AnyRoute<'_> {
         match self {
             AnyRoute::Http(route) => route.spec.rules.len(),
             AnyRoute::Grpc(route) => route.spec.rules.len(),
+            AnyRoute::Tls(route) => route.spec.rules.len(),
         }
     }
 
-    /// Its rules in the form that all kinds have in common, or what is not supported.
+    /// Its rules in the form that all kinds for requests have in common, or what is not supported.
     fn rules(&self) -> Vec<Result<CommonRule, String>> {
         let (kind, key) = (self.head().kind, self.head().metadata.key());
         let name = |at: usize| format!("{kind}/{key}/{at}");
@@ -235,6 +279,7 @@ impl AnyRoute<'_> {
             AnyRoute::Grpc(route) => {
                 route.spec.rules.iter().enumerate().map(|(at, rule)| grpc_rule(rule, name(at))).collect()
             }
+            AnyRoute::Tls(_) => Vec::new(),
         }
     }
 }
@@ -326,4 +371,5 @@ pub const FEATURES: &[&str] = &[
     "HTTPRouteResponseHeaderModification",
     "HTTPRouteSchemeRedirect",
     "ReferenceGrant",
+    "TLSRoute",
 ];

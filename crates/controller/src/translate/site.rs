@@ -10,13 +10,14 @@ use flatout_engine::{Address, Listen};
 use flatout_proxy::Upstream;
 use flatout_server::SiteListen;
 use flatout_site::plan::{
-    self as site_plan, Action, Host, PathMatch, Rate, Route, Site, SiteListener, Template,
+    self as site_plan, Action, Host, PassthroughShare, PathMatch, Rate, Route, Site, SiteListener, Template,
+    TlsPassthrough,
 };
 use flatout_site::{Place, check};
 use flatout_tls::{Identity, Profile};
 
 use super::hostname::HostName;
-use super::listener::GatewayState;
+use super::listener::{GatewayState, TlsEnding};
 use super::rule::RankedRoute;
 
 /// The sites of a plan, while it is made.
@@ -31,12 +32,14 @@ pub(super) struct Sites {
 struct ListenerSite {
     hostname: HostName,
     identities: Vec<Identity>,
-    is_https: bool,
+    ending: TlsEnding,
 }
 
 #[derive(Default)]
 struct SiteDraft {
     routes: Vec<RankedRoute>,
+    /// Where its connections with TLS go, if they do not end here.
+    passthrough: Option<TlsPassthrough>,
 }
 
 impl Sites {
@@ -46,7 +49,7 @@ impl Sites {
             let Some(bind) = listener.bind else { continue };
             // Listeners with another protocol than an older one are not bound.
             let _ =
-                self.add_listener(bind, listener.hostname.clone(), &listener.identities, listener.is_https());
+                self.add_listener(bind, listener.hostname.clone(), &listener.identities, listener.ending());
         }
     }
 
@@ -56,20 +59,28 @@ impl Sites {
         bind: SocketAddr,
         hostname: HostName,
         identities: &[Identity],
-        is_https: bool,
+        ending: TlsEnding,
     ) -> bool {
         let here = self.listeners.entry(bind).or_default();
-        if here.iter().any(|it| it.is_https != is_https) {
+        let is_plain = |ending: TlsEnding| ending == TlsEnding::None;
+        let excludes = |it: &&ListenerSite| {
+            is_plain(it.ending) != is_plain(ending) || (it.hostname == hostname && it.ending != ending)
+        };
+        if here.iter().find(excludes).is_some() {
             return false;
         }
-        self.sites.entry((bind, hostname.clone())).or_default();
+        let site = self.sites.entry((bind, hostname.clone())).or_default();
+        if ending == TlsEnding::Behind {
+            // Without a route, its connections are refused.
+            site.passthrough.get_or_insert_default();
+        }
         match here.iter_mut().find(|it| it.hostname == hostname) {
             // Listeners of several gateways share an address.
             Some(known) => {
                 let new = identities.iter().filter(|it| !known.identities.contains(it)).cloned();
                 known.identities.extend(new.collect::<Vec<_>>());
             }
-            None => here.push(ListenerSite { hostname, identities: identities.to_vec(), is_https }),
+            None => here.push(ListenerSite { hostname, identities: identities.to_vec(), ending }),
         }
         true
     }
@@ -85,6 +96,23 @@ impl Sites {
             return;
         }
         self.sites.entry((bind, hostname.clone())).or_default().routes.extend_from_slice(routes);
+    }
+
+    /// Passes connections of a listener for a host name on, unless a more specific listener or an older route has the name.
+    pub(super) fn add_passthrough(
+        &mut self,
+        (bind, of_listener): (SocketAddr, &HostName),
+        hostname: &HostName,
+        shares: &[PassthroughShare],
+    ) {
+        if self.listener_of(bind, hostname).is_none_or(|listener| listener.hostname != *of_listener) {
+            return;
+        }
+        let site = self.sites.entry((bind, hostname.clone())).or_default();
+        let passthrough = site.passthrough.get_or_insert_default();
+        if passthrough.shares.is_empty() {
+            passthrough.shares.extend_from_slice(shares);
+        }
     }
 
     /// Serves the state of the process at an address of its own.
@@ -112,18 +140,22 @@ impl Sites {
         let (mut sites, mut listens, mut secure) = (Vec::new(), Vec::new(), Vec::new());
         for ((bind, hostname), draft) in std::mem::take(&mut self.sites) {
             let listener = self.listener_of(bind, &hostname);
-            let is_https = listener.is_some_and(|it| it.is_https);
+            let ending = listener.map_or(TlsEnding::None, |it| it.ending);
             let profile = listener
-                .filter(|_| is_https)
+                .filter(|_| ending == TlsEnding::Here)
                 .map(|listener| Profile { identities: listener.identities.clone(), ..Profile::default() });
-            sites.push(site(&format!("{hostname}:{}", bind.port()), hostname.host(), ordered(draft.routes)));
-            listens.push(vec![at(bind, !is_https)]);
+            let routes = if ending == TlsEnding::Behind { Vec::new() } else { ordered(draft.routes) };
+            let mut made = site(&format!("{hostname}:{}", bind.port()), hostname.host(), routes);
+            made.tls_passthrough = draft.passthrough.filter(|_| ending == TlsEnding::Behind);
+            sites.push(made);
+            listens.push(vec![at(bind, ending == TlsEnding::None)]);
             secure.push(profile);
         }
         // Requests for other host names get 404, as the standard demands, and not 421.
         for (bind, here) in &self.listeners {
-            let is_https = here.iter().any(|it| it.is_https);
-            if !here.iter().any(|it| it.hostname == HostName::Any) {
+            let has_requests = here.iter().any(|it| it.ending != TlsEnding::Behind);
+            let is_https = here.iter().any(|it| it.ending == TlsEnding::Here);
+            if has_requests && !here.iter().any(|it| it.hostname == HostName::Any) {
                 sites.push(site(&format!("other:{}", bind.port()), Host::Any, Vec::new()));
                 listens.push(vec![at(*bind, !is_https)]);
                 secure.push(None);

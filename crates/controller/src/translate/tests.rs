@@ -17,6 +17,7 @@ mod cases;
 mod ingresses;
 mod policies;
 mod status;
+mod tls_routes;
 
 /// A class, a gateway with a listener for all hosts at port 80, a service `a` and one `b`, with endpoints.
 const BASE: &str = include_str!("tests/base.yaml");

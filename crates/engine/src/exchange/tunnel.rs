@@ -58,6 +58,8 @@ struct Direction {
     is_full: bool,
     /// EOF was passed to the receiver.
     is_over: bool,
+    /// Bytes that the receiver's socket has accepted.
+    moved_bytes: u64,
 }
 
 impl Tunnel {
@@ -73,6 +75,11 @@ impl Tunnel {
     /// The first guest.
     pub fn first(&self) -> GuestKey {
         self.first.from
+    }
+
+    /// Bytes that were passed on so far: from the first guest to the second, and back.
+    pub fn moved_bytes(&self) -> (u64, u64) {
+        (self.first.moved_bytes, self.second.moved_bytes)
     }
 
     /// The second guest.
@@ -128,6 +135,7 @@ impl Direction {
             has_ended: false,
             is_full: false,
             is_over: false,
+            moved_bytes: 0,
         }
     }
 
@@ -162,7 +170,7 @@ impl Direction {
                 return TunnelProgress::Waits;
             };
             match moved {
-                Moved::Bytes(_) => {}
+                Moved::Bytes(sent) => self.moved_bytes += sent as u64,
                 Moved::WouldBlock => self.is_full = true,
                 Moved::Broken => return TunnelProgress::Over,
             }
@@ -192,6 +200,7 @@ impl Direction {
                     Moved::WouldBlock => 0,
                     Moved::Broken => return TunnelProgress::Over,
                 };
+                self.moved_bytes += sent as u64;
                 self.held = Bytes::copy_from_slice(bytes.get(sent..).unwrap_or_default());
             }
             Moved::WouldBlock => {

@@ -55,6 +55,8 @@ pub(crate) struct Start {
     pub(crate) is_secure: bool,
     /// Whether they start with a PROXY protocol header.
     pub(crate) has_proxy_header: bool,
+    /// Whether they are the service's before TLS begins ([`Listen::passes_tls`]).
+    pub(crate) passes_tls: bool,
     /// Whether they are the server's own ([`Listen::is_internal`]).
     pub(crate) is_internal: bool,
     /// The listener's number in the plan ([`Listen::number`]).
@@ -62,11 +64,17 @@ pub(crate) struct Start {
 }
 
 impl Start {
+    /// Whether clients use TLS, wherever it ends.
+    fn has_tls(self) -> bool {
+        self.is_secure || self.passes_tls
+    }
+
     /// How the connections of a listener of this plan start.
     fn of(listen: &Listen, plan: &Plan) -> Start {
         Start {
             is_secure: plan.tls.is_some() && !listen.is_plain,
             has_proxy_header: listen.has_proxy_header,
+            passes_tls: listen.passes_tls && !listen.is_plain,
             is_internal: listen.is_internal,
             number: listen.number,
         }
@@ -85,6 +93,7 @@ impl Start {
             || Start {
                 is_secure: plan.tls.is_some(),
                 has_proxy_header: plan.handed_over_proxy_header,
+                passes_tls: false,
                 is_internal: false,
                 number: 0,
             },
@@ -221,7 +230,7 @@ impl Listeners {
 
     /// The addresses as URLs, which show where TLS is used.
     pub(crate) fn urls(&self) -> Vec<String> {
-        self.public().map(|entry| entry.address.url(entry.start.is_secure)).collect()
+        self.public().map(|entry| entry.address.url(entry.start.has_tls())).collect()
     }
 
     fn public(&self) -> impl Iterator<Item = &Entry> {
@@ -230,7 +239,7 @@ impl Listeners {
 
     /// The port of the first TCP address with TLS.
     pub(crate) fn secure_port(&self) -> Option<u16> {
-        self.entries.iter().filter(|entry| entry.start.is_secure).find_map(|entry| match &entry.address {
+        self.entries.iter().filter(|entry| entry.start.has_tls()).find_map(|entry| match &entry.address {
             Address::Tcp(address) => Some(address.port()),
             Address::Unix(_) => None,
         })

@@ -64,6 +64,13 @@ pub trait Service {
         false
     }
 
+    /// Who gets a connection of a listener that [passes TLS on](crate::Listen::passes_tls), by the name in its ClientHello. Called once
+    /// for each such connection; `name` is in lower case, and `None` if the client requests none. By default TLS ends here.
+    fn route_tls(&self, name: Option<&str>, peer: Option<SocketAddr>, listener: u16) -> TlsRoute {
+        let _ = (name, peer, listener);
+        TlsRoute::Terminate
+    }
+
     /// The normal form of paths for this service. A request whose path has no such form gets 400. Called once, when
     /// the worker starts.
     fn path_form(&self) -> PathForm {
@@ -108,6 +115,10 @@ impl<S: Service + ?Sized> Service for Box<S> {
         (**self).believes_proxy(peer, listener)
     }
 
+    fn route_tls(&self, name: Option<&str>, peer: Option<SocketAddr>, listener: u16) -> TlsRoute {
+        (**self).route_tls(name, peer, listener)
+    }
+
     fn path_form(&self) -> PathForm {
         (**self).path_form()
     }
@@ -127,6 +138,16 @@ impl<S: Service + ?Sized> Service for Box<S> {
     fn ended(&self, ended: &Ended) {
         (**self).ended(ended);
     }
+}
+
+/// Who gets a connection with TLS.
+pub enum TlsRoute {
+    /// This server: the handshake begins.
+    Terminate,
+    /// Nobody: the client gets the alert `unrecognized_name`.
+    Refuse,
+    /// This code, with the connection as it is: nothing was read from it.
+    Take(Takeover),
 }
 
 /// How the engine reads a request body.

@@ -67,7 +67,7 @@ impl WorkerLoop {
     }
 
     fn admit(&mut self, socket: OwnedFd, peer: Option<SocketAddr>, start: Start) {
-        let Start { is_secure, has_proxy_header, number, .. } = start;
+        let Start { is_secure, has_proxy_header, passes_tls, number, .. } = start;
         if has_proxy_header && !self.admits_proxy(peer, number) {
             return;
         }
@@ -77,7 +77,7 @@ impl WorkerLoop {
             return;
         }
         self.accepted_count += 1;
-        let (transport, deadline) = match is_secure && !has_proxy_header {
+        let (transport, deadline) = match is_secure && !has_proxy_header && !passes_tls {
             false => (Transport::plain(socket), self.serving.idle_deadline()),
             true => match self.acceptor.as_ref().map(|acceptor| acceptor.accept(socket, number)) {
                 Some(Ok(mut channel)) => {
@@ -90,7 +90,9 @@ impl WorkerLoop {
         };
         let mut connection = Connection::new(transport, client, number, deadline, self.requests_max);
         if has_proxy_header {
-            self.await_proxy_header(&mut connection, peer, is_secure);
+            self.await_proxy_header(&mut connection, peer, start);
+        } else if passes_tls {
+            self.await_hello(&mut connection);
         }
         self.enter(connection);
     }

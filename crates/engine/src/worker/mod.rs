@@ -10,6 +10,7 @@
 
 mod accept;
 mod census;
+mod hello;
 mod proxy_header;
 mod run;
 #[cfg(feature = "simulation")]

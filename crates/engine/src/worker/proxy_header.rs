@@ -15,6 +15,7 @@ use flatout_wire::proxy_protocol::{self, BINARY_BYTES_MAX, Header};
 use super::WorkerLoop;
 use crate::bug;
 use crate::connection::{Connection, Peer, PendingProxy};
+use crate::listeners::Start;
 use crate::plan::PROXY_HEADER_TIME_MAX;
 use crate::service::Outcome;
 use crate::transport::Transport;
@@ -37,18 +38,27 @@ impl WorkerLoop {
         &self,
         connection: &mut Connection,
         peer: Option<SocketAddr>,
-        is_secure: bool,
+        Start { is_secure, passes_tls, .. }: Start,
     ) {
-        connection.work().proxy = Some(Box::new(PendingProxy { peer: Peer::of(peer), is_secure }));
+        let pending = PendingProxy { peer: Peer::of(peer), is_secure, passes_tls };
+        connection.work().proxy = Some(Box::new(pending));
         connection.deadline = self.serving.now.ticks + clock::ticks(PROXY_HEADER_TIME_MAX);
     }
 
-    /// Reads the header of a connection that waits for one. Returns whether the connection can be served now.
-    pub(super) fn read_proxy_header(&mut self, key: Key) -> bool {
+    /// Reads what a connection starts with, if it waits for that: a PROXY protocol header, a ClientHello. Returns whether the
+    /// connection can be served now.
+    pub(super) fn read_start(&mut self, key: Key) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
-        let Some(proxy) = connection.work.as_ref().and_then(|work| work.proxy.as_deref().copied()) else {
-            return true;
-        };
+        let Some(work) = connection.work.as_ref() else { return true };
+        match (work.proxy.as_deref().copied(), work.awaits_hello) {
+            (Some(proxy), _) => self.read_proxy_header(key, proxy),
+            (None, true) => self.read_hello(key),
+            (None, false) => true,
+        }
+    }
+
+    fn read_proxy_header(&mut self, key: Key, proxy: PendingProxy) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
         let mut buffer = [0; BINARY_BYTES_MAX];
         let peeked = match connection.transport.peek(&mut buffer) {
             Moved::Bytes(bytes) if bytes > 0 => buffer.get(..bytes).unwrap_or_default(),
@@ -95,6 +105,11 @@ impl WorkerLoop {
         }
         connection.peer = Peer::of(client);
         connection.work().proxy = None;
+        if proxy.passes_tls {
+            let deadline = self.serving.handshake_deadline();
+            (connection.work().awaits_hello, connection.deadline) = (true, deadline);
+            return self.read_hello(key);
+        }
         connection.deadline = self.serving.idle_deadline();
         if proxy.is_secure {
             self.begin_tls(key);
@@ -102,8 +117,8 @@ impl WorkerLoop {
         !proxy.is_secure
     }
 
-    /// Starts TLS after the header: bytes that have already arrived cause an event for the connection's new entry.
-    fn begin_tls(&mut self, key: Key) {
+    /// Starts TLS after what was read: bytes that have already arrived cause an event for the connection's new entry.
+    pub(super) fn begin_tls(&mut self, key: Key) {
         let Some(connection) = self.connections.remove(key) else { return };
         connection.transport.unwatch(self.poll.set());
         let (peer, listener) = (connection.peer.address(), connection.listener);

@@ -31,8 +31,12 @@ impl WorkerLoop {
             if connection.deadline > now {
                 continue;
             }
-            let awaits_proxy_header = connection.awaits_proxy_header();
+            let (awaits_proxy_header, awaits_hello) =
+                (connection.awaits_proxy_header(), connection.awaits_hello());
             self.serving.begin();
+            if awaits_hello {
+                self.close(key, Outcome::TimedOut);
+            }
             if awaits_proxy_header {
                 self.refuse_proxy(key, "its PROXY header did not arrive in time");
             }
@@ -99,9 +103,9 @@ impl WorkerLoop {
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
         let mut cursor = self.drain_cursor.take().unwrap_or_default();
         while let Some((key, connection)) = cursor.next(&self.connections) {
-            let awaits_proxy_header = connection.awaits_proxy_header();
+            let awaits_start = connection.awaits_proxy_header() || connection.awaits_hello();
             self.serving.begin();
-            if awaits_proxy_header && !self.read_proxy_header(key) {
+            if awaits_start && !self.read_start(key) {
                 self.close(key, Outcome::Stopped);
             }
             self.with(key, |serving, connection| {

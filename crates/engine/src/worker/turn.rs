@@ -167,7 +167,7 @@ impl WorkerLoop {
 
     fn serve_single(&mut self, key: Key) {
         self.serving.begin();
-        if !self.read_proxy_header(key) {
+        if !self.read_start(key) {
             return;
         }
         self.with(key, |serving, connection| {

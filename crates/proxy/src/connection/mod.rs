@@ -18,6 +18,7 @@ use crate::connection::cgi_session::CgiSession;
 use crate::connection::h2::Session;
 use crate::request::job::Job;
 use crate::table::ServerId;
+use crate::worker::passthrough::PassthroughEnding;
 
 /// A connection and its state.
 pub(crate) struct UpstreamConnection {
@@ -73,6 +74,8 @@ pub(crate) struct ClientTunnel {
     pub(crate) tunnel: Tunnel,
     /// Counts the client's connection for as long as the tunnel lives.
     pub(crate) _permit: ConnectionPermit,
+    /// Who wants to know of its end, if the connection was passed on as it is.
+    pub(crate) ending: Option<PassthroughEnding>,
 }
 
 impl ClientTunnel {

@@ -1,10 +1,11 @@
 //! How requests to an upstream end, and what happens to their connections.
 
-use flatout_engine::write_error_page_of;
+use flatout_engine::{Outcome, write_error_page_of};
 use flatout_gateway::ResponseOrigin;
 use flatout_wire::Status;
 
 use crate::failure::Failure;
+use crate::receiver::Receiver;
 use crate::request::job::{Job, Pulled};
 use crate::table::{ServerId, UpstreamId};
 use crate::worker::ProxyWorker;
@@ -70,15 +71,21 @@ impl ProxyWorker {
 
     /// Closes a connection, and drops its request if it has one.
     pub(crate) fn close(&self, state: &mut State, at: usize) {
-        let had_job = state.take_job(at).is_some();
+        let job = state.take_job(at);
+        let had_job = job.is_some();
         let Some(mut connection) = state.table.remove(at) else { return };
+        let server_id = connection.server_id;
         self.lane.remove(connection.guest);
         if let Some(tunnel) = connection.tunnel() {
             self.lane.remove(tunnel.client());
+            if let Some(job) = job {
+                job.trail.ended(&self.watch, state.counts_of(server_id));
+            }
+            tunnel.report_end(Outcome::Taken);
         }
-        state.pool(connection.server_id).forget(at);
+        state.pool(server_id).forget(at);
         if had_job {
-            self.dequeue(state, connection.server_id.upstream);
+            self.dequeue(state, server_id.upstream);
         }
     }
 
@@ -218,6 +225,12 @@ impl ProxyWorker {
             return job.receiver.cut(&self.lane, &mut state.decisions);
         }
         let status = failure.status();
+        if let Receiver::Passthrough(passthrough) = &mut job.receiver {
+            if let Some(passthrough) = passthrough.take() {
+                passthrough.ending.refuse(status, job.trail.note_number(&self.watch));
+            }
+            return;
+        }
         let mut response = self.lane.response();
         response.set_status(status);
         if status == Status::SERVICE_UNAVAILABLE {

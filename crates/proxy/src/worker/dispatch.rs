@@ -52,6 +52,7 @@ impl ProxyWorker {
             }
             let pool = group.pools.at_mut(at);
             if !job.wants_new
+                && !job.receiver.is_passthrough()
                 && let Some(connection) = pool.idle.pop()
             {
                 pool.counts.down(|counts| &counts.idle);

@@ -8,6 +8,7 @@ use flatout_wire::proxy_protocol;
 
 use crate::connection::{ConnectionProtocol, Flushed, Out, UpstreamConnection};
 use crate::failure::{Failure, error_text};
+use crate::receiver::Receiver;
 use crate::request::job::{Job, Pulled};
 use crate::request::trailers::request_trailers;
 use crate::upstream::LiveUpstream;
@@ -40,11 +41,13 @@ impl ProxyWorker {
             self.close(state, at);
             return false;
         };
+        let is_passthrough = job.receiver.is_passthrough();
         if let Some(back) = self.begin(state, at, job) {
             self.dispatch(state, back);
             return false;
         }
-        true
+        // A tunnel has no response to read.
+        !is_passthrough
     }
 
     /// Sends a request over a connection. Returns the request if the connection turns out to be closed before
@@ -63,6 +66,12 @@ impl ProxyWorker {
             job.trail.begin(&self.watch, &connection.address);
         }
         job.trail.connected();
+        if let Receiver::Passthrough(passthrough) = &mut job.receiver {
+            if let Some(passthrough) = passthrough.take() {
+                self.join_client(state, at, job, *passthrough);
+            }
+            return None;
+        }
         job.sent_ns = measured_now(upstream);
         if upstream.plan.protocol.is_cgi() {
             self.begin_cgi(state, at, job);

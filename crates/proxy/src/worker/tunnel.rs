@@ -47,7 +47,7 @@ impl PendingTunnel {
         };
         let mut tunnel = Tunnel::new((client, of_client), (connection.guest, of_upstream));
         let progress = tunnel.go(&worker.lane);
-        let tunnel = ClientTunnel { tunnel, _permit: permit };
+        let tunnel = ClientTunnel { tunnel, _permit: permit, ending: None };
         connection.protocol = ConnectionProtocol::Tunnel(Box::new(tunnel));
         worker.tunnel_moved(state, self.at, progress);
     }
@@ -111,7 +111,7 @@ impl ProxyWorker {
         match event {
             GuestEvent::Socket(ready) => self.tunnel_ready(state, at, is_client, Some(ready)),
             GuestEvent::Again => self.tunnel_ready(state, at, is_client, None),
-            GuestEvent::Deadline => self.close(state, at),
+            GuestEvent::Deadline => self.tunnel_overdue(state, at),
             // It continues until the drain's deadline.
             GuestEvent::Room(_) | GuestEvent::Body(_) | GuestEvent::Gone(_) | GuestEvent::Draining => {}
         }
@@ -127,7 +127,7 @@ impl ProxyWorker {
     }
 
     /// Data has moved through a tunnel.
-    fn tunnel_moved(&self, state: &mut State, at: usize, progress: TunnelProgress) {
+    pub(crate) fn tunnel_moved(&self, state: &mut State, at: usize, progress: TunnelProgress) {
         let Some(connection) = state.table.known(at) else { return };
         if progress == TunnelProgress::Over {
             return self.close(state, at);

@@ -9,16 +9,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use flatout_engine::bug;
+use flatout_observe::observed::RequestLogs;
 
 use super::client::Clients;
 use super::facts::Uses;
 use super::fault::{Fault, Place};
 use super::hosts::Hosts;
 use super::maps::{TableCounts, Tables};
-use super::plan::{self, Plan, RouteEntry};
+use super::plan::{self, Plan, RouteEntry, TlsPassthrough};
 use super::render::{Paths, View};
 use super::rewrite::Rewrites;
 use super::table::Table;
+use super::tls_route;
 use guards::SharedLimits;
 
 pub(crate) use blocks::{Block, ResponseBlock, all_hold, resolved_for_requests};
@@ -59,6 +61,11 @@ pub(crate) struct CompiledSite {
     /// The numbers of its listeners; empty: all.
     listeners: Vec<u16>,
     pub(crate) tls_rules: Option<u16>,
+    /// Where its connections with TLS go, if they do not end here.
+    pub(crate) passthrough: Option<TlsPassthrough>,
+    /// Its number, and the logs of its connections that are passed on.
+    pub(crate) number: u16,
+    pub(crate) logs: RequestLogs,
     /// The listener of the renderer's requests.
     pub(crate) renderer: Option<u16>,
     pub(crate) table: Table,
@@ -115,7 +122,7 @@ impl Compiled {
 
     /// Whether a peer may announce the client of a connection to this listener.
     pub(crate) fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
-        let is_here = |site: &&CompiledSite| site.listeners.is_empty() || site.listeners.contains(&listener);
+        let is_here = |site: &&CompiledSite| site.is_at(listener);
         self.sites.iter().filter(is_here).any(|site| site.clients.believes(peer))
     }
 
@@ -180,7 +187,13 @@ impl CompiledSite {
         self.routes.iter().any(|route| route.cache.as_ref().is_some_and(|cache| cache.repeats))
     }
 
+    /// Whether it is served at this listener.
+    pub(crate) fn is_at(&self, listener: u16) -> bool {
+        self.listeners.is_empty() || self.listeners.contains(&listener)
+    }
+
     fn new(parts: Parts<'_>, at: usize, site: &plan::Site) -> Result<CompiledSite, Fault> {
+        tls_route::check(parts.plan, at, site)?;
         let table = Table::new(&site.routes, at)?;
         let place = Place::Site(at);
         let mut routes: Vec<CompiledRoute> = Vec::with_capacity(site.routes.len());
@@ -215,6 +228,9 @@ impl CompiledSite {
             clients: Arc::new(Clients::new(&site.trust)),
             listeners: site.listeners.iter().map(|at| at.number).collect(),
             tls_rules: site.tls_rules,
+            passthrough: site.tls_passthrough.clone(),
+            number: site.number,
+            logs: site.rules.logs,
             renderer: site.renderer,
             table,
             rewrites,

@@ -100,6 +100,8 @@ pub struct Site {
     pub trust: Trust,
     /// The rules that its connections with TLS must have followed ([`Tls::rules`](flatout_engine::Tls::rules)); `None`: any.
     pub tls_rules: Option<u16>,
+    /// Its connections with TLS are passed on as they are: it has no routes then.
+    pub tls_passthrough: Option<TlsPassthrough>,
     /// The number of the listener where a renderer requests what its pages need. These requests have a client that nobody is, and no limits
     /// of rates and of concurrency.
     pub renderer: Option<u16>,
@@ -109,6 +111,22 @@ pub struct Site {
     pub routes: Vec<Route>,
     /// The rules of 404 and 405 responses when no route matches.
     pub rules: Rules,
+}
+
+/// Where connections with TLS go that do not end here.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsPassthrough {
+    /// The upstreams. Without any, connections are refused.
+    pub shares: Vec<PassthroughShare>,
+}
+
+/// A share of the connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PassthroughShare {
+    /// Its size, relative to the others.
+    pub weight: u32,
+    /// The index of the upstream, whose servers are without TLS of their own; `None`: these connections are closed.
+    pub upstream: Option<usize>,
 }
 
 /// A listener of a site.

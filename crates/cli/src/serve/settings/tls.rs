@@ -63,6 +63,22 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
         ..SERVERS
     },
     ServeSetting {
+        name: "tls-passthrough",
+        value: "UPSTREAM",
+        default: "none",
+        help: "pass connections with TLS on to this upstream as they are, by the name in their ClientHello; an upstream of this file, or \
+               an address such as 10.0.0.1:443; only in a site, for its host names, and instead of its routes: its addresses need no \
+               certificate, and those without TLS are listen-plain; allow, deny, tunnel-time and send-proxy apply",
+        set: |options, given| {
+            if options.level == Level::Top {
+                return Err("it belongs inside a site, whose host names it is for".into());
+            }
+            options.tls_passthrough = Some(given.text().to_owned());
+            Ok(())
+        },
+        ..SITES
+    },
+    ServeSetting {
         name: "hsts",
         value: "TIME",
         keys: &[

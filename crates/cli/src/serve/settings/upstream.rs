@@ -221,6 +221,17 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
         ..UPSTREAMS
     },
     ServeSetting {
+        name: "tunnel-time",
+        value: "TIME",
+        default: "1h",
+        help: "maximum time in which nothing moves through a WebSocket or a connection that is passed on (tls-passthrough); then it is closed",
+        set: |options, given| {
+            options.upstream.tunnel_time_max = value::time(given.text())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    ServeSetting {
         name: "request-time",
         value: "TIME",
         default: "off",

@@ -1,0 +1,81 @@
+//! Connections whose ClientHello is read before it is known who gets them: TLS ends here, or the connection is passed on as it is.
+//!
+//! The ClientHello is peeked at in the socket and stays there, for whoever gets the connection. Connections of other listeners are not
+//! affected: one that waits for a ClientHello has pending work, and so is not at rest.
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use flatout_lane::slab::Key;
+use flatout_lane::socket::Moved;
+use flatout_tls::{HELLO_BYTES_MAX, Hello, UNRECOGNIZED_NAME_ALERT, read_hello};
+
+use super::WorkerLoop;
+use super::accept::PLAINTEXT_REPLY;
+use crate::connection::Connection;
+use crate::service::{Outcome, TlsRoute};
+use crate::serving::READ_BYTES;
+
+const _: () = assert!(HELLO_BYTES_MAX <= READ_BYTES);
+
+impl WorkerLoop {
+    /// Makes a new connection wait for its ClientHello, for as long as a handshake may take.
+    pub(super) fn await_hello(&self, connection: &mut Connection) {
+        connection.work().awaits_hello = true;
+        connection.deadline = self.serving.handshake_deadline();
+    }
+
+    /// Reads the ClientHello of a connection that waits for it. It is never served in its entry: always returns `false`.
+    pub(super) fn read_hello(&mut self, key: Key) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        let buffer = self.serving.read.get_mut(..HELLO_BYTES_MAX).unwrap_or_default();
+        let peeked = match connection.transport.peek(buffer) {
+            Moved::Bytes(bytes) if bytes > 0 => buffer.get(..bytes).unwrap_or_default(),
+            Moved::WouldBlock if !connection.read_closed => {
+                connection.readable = false;
+                return false;
+            }
+            Moved::Bytes(_) | Moved::WouldBlock | Moved::Broken => {
+                self.close(key, Outcome::ClientGone);
+                return false;
+            }
+        };
+        let (peer, listener) = (connection.peer.address(), connection.listener);
+        match read_hello(peeked) {
+            Ok(Hello::Complete(name)) => self.route_tls(key, name.as_deref(), peer, listener),
+            // New data causes a new edge.
+            Ok(Hello::Incomplete) if !connection.read_closed => connection.readable = false,
+            Ok(Hello::Incomplete) => self.close(key, Outcome::ClientGone),
+            // TLS knows what to send for it.
+            Err(_) if self.acceptor.is_some() => self.begin_tls(key),
+            Err(_) => {
+                let is_text = peeked.first().is_some_and(u8::is_ascii_alphabetic);
+                self.refuse_tls(key, if is_text { PLAINTEXT_REPLY } else { b"" });
+            }
+        }
+        false
+    }
+
+    fn route_tls(&mut self, key: Key, name: Option<&str>, peer: Option<SocketAddr>, listener: u16) {
+        let service = &self.serving.service;
+        // Without its decision, a connection must not be taken for one of this server's.
+        let route = catch_unwind(AssertUnwindSafe(|| service.route_tls(name, peer, listener)));
+        match route.unwrap_or(TlsRoute::Refuse) {
+            TlsRoute::Terminate if self.acceptor.is_some() => self.begin_tls(key),
+            TlsRoute::Take(takeover) => self.take(key, takeover),
+            TlsRoute::Terminate | TlsRoute::Refuse => self.refuse_tls(key, &UNRECOGNIZED_NAME_ALERT),
+        }
+    }
+
+    /// Sends the last bytes of a connection, and closes it.
+    fn refuse_tls(&mut self, key: Key, last: &[u8]) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        // What is not read would reset the connection, and with it what is sent.
+        let buffer = self.serving.read.get_mut(..HELLO_BYTES_MAX).unwrap_or_default();
+        let _ = connection.transport.receive(buffer);
+        // If the socket has no room for it, the peer does not read anyway.
+        let _ = connection.transport.send(last);
+        connection.transport.shut_down();
+        self.close(key, Outcome::Refused);
+    }
+}

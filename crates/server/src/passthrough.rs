@@ -1,0 +1,67 @@
+//! Connections with TLS that are passed on as they are: from the decision of the sites to the log line.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use flatout_engine::{Begun, Ended, TlsRoute};
+use flatout_lane::clock;
+use flatout_observe::observed::{Notes, Observer, RequestLogs};
+use flatout_proxy::{Passthrough, PassthroughEnd, PassthroughEnding, ProxyWorker};
+
+/// A connection that is passed on to this upstream, and how it is logged.
+pub(crate) struct PassedConnection {
+    pub(crate) proxy_worker: Rc<ProxyWorker>,
+    /// `None`: it is closed.
+    pub(crate) upstream: Option<usize>,
+    pub(crate) site: u16,
+    pub(crate) logs: RequestLogs,
+}
+
+impl PassedConnection {
+    /// Passes the connection on as soon as it is taken. Its line in the logs, and what it adds to the metrics of its site, follow when
+    /// it has ended.
+    pub(crate) fn route(
+        self,
+        name: Option<&str>,
+        peer: Option<SocketAddr>,
+        observer: Option<Rc<Observer>>,
+    ) -> TlsRoute {
+        let name = name.unwrap_or("-").to_owned();
+        let line = format!("TLS {name}");
+        let begun = Begun { head: None, refused: line.as_bytes(), peer, tls: None, number: 0 };
+        let began_ns = clock::nanoseconds();
+        let observed = observer.map(|observer| (observer.begun(&begun, 0), observer));
+        let PassedConnection { proxy_worker, upstream, site, logs } = self;
+        let ending = PassthroughEnding::new(move |end| {
+            if let Some((mark, observer)) = observed {
+                observer.ended(&ended(end, (began_ns, mark), (site, logs)));
+            }
+        });
+        let Some(upstream) = upstream else {
+            ending.refuse_unresolved();
+            return TlsRoute::Refuse;
+        };
+        TlsRoute::Take(Box::new(move |client| {
+            proxy_worker.carry(upstream, &name, Passthrough { client, ending });
+            Box::pin(std::future::ready(()))
+        }))
+    }
+}
+
+fn ended(end: PassthroughEnd, (began_ns, mark): (u64, u64), (site, logs): (u16, RequestLogs)) -> Ended {
+    let now = clock::now();
+    let ended_ns = clock::nanoseconds();
+    Ended {
+        status: Some(end.status),
+        received_bytes: end.received_bytes,
+        sent_bytes: end.sent_bytes,
+        sent_head_bytes: 0,
+        began_ns,
+        first_byte_ns: None,
+        ended_ns,
+        unix_ns: ended_ns + now.unix_offset_ns,
+        outcome: end.outcome,
+        mark,
+        note: Notes::routed(end.note, site, logs),
+    }
+}
