@@ -118,6 +118,10 @@ fn the_log_says_which_server_cannot_be_reached_and_why() {
             first.contains(&format!(": cannot connect to {said}; request GET /orders of 127.0.0.1:")),
             "{first}"
         );
+        assert!(!first.contains("attempt"), "{first}");
+        for (line, attempt) in about[1..3].iter().zip([", attempt 2", ", attempt 3"]) {
+            assert!(line.ends_with(attempt), "{line}");
+        }
         let time = first.strip_prefix("flatout: ").unwrap_or_default();
         assert!(time.starts_with("20") && time.as_bytes().get(10) == Some(&b'T'), "{first}");
         assert!(lines.iter().all(|line| !line.contains("secret")), "{lines:?}");

@@ -33,6 +33,8 @@ pub(crate) struct Job {
     pub(crate) is_idempotent: bool,
     /// Further attempts that it may make.
     pub(crate) retries_left: u32,
+    /// The attempts so far, with the current one.
+    pub(crate) attempt: u32,
     /// How often it may still be refused by servers that have not processed it.
     pub(crate) refusals_left: u8,
     /// Bytes of its response that a file may take while its client is slow; 0 spools nothing.
@@ -94,6 +96,7 @@ impl Job {
             pulled: Pulled::Not,
             is_idempotent: true,
             retries_left: retries_max,
+            attempt: 1,
             refusals_left: REFUSALS_MAX,
             spool_bytes_max: 0,
             private: TrustedFields::default(),
@@ -144,10 +147,15 @@ impl Job {
         }
     }
 
-    /// How the log names it. `retries_max` is its upstream's.
-    pub(crate) fn line(&self, retries_max: u32) -> RequestLine<'_> {
-        let attempt = retries_max.saturating_sub(self.retries_left) + 1;
-        RequestLine { head: &self.head, peer: self.peer, attempt }
+    /// It is sent again, which counts as a retry.
+    pub(crate) fn retry(&mut self) {
+        self.retries_left = self.retries_left.saturating_sub(1);
+        self.attempt += 1;
+    }
+
+    /// How the log names it.
+    pub(crate) fn line(&self) -> RequestLine<'_> {
+        RequestLine { head: &self.head, peer: self.peer, attempt: self.attempt }
     }
 }
 

@@ -205,8 +205,7 @@ impl ProxyWorker {
         job: Option<&Job>,
         detail: Option<&str>,
     ) {
-        let plan = &self.upstreams.at(upstream).plan;
-        failure.log(&plan.name, server, job.map(|job| job.line(plan.retries_max)), detail);
+        failure.log(&self.upstreams.at(upstream).plan.name, server, job.map(Job::line), detail);
     }
 
     /// Ends a request that was taken off its connection: its response is cut if it has started.

@@ -161,7 +161,7 @@ impl ProxyWorker {
             self.refuse(state, job, Failure::NotConnected);
             return None;
         }
-        job.retries_left -= 1;
+        job.retry();
         state.counts_of(server_id).up(|counts| &counts.retries);
         // A single server is tried again.
         if state.groups.at(server_id.upstream).shares.active().len() == 1 {

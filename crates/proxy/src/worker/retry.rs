@@ -55,7 +55,7 @@ impl ProxyWorker {
         let is_wanted = job.wants_new || upstream.plan.retry_on.has(failure);
         if is_wanted && job.may_repeat(was_seen) && has_time(&job) && self.has_budget(state, &job, server_id)
         {
-            job.retries_left -= 1;
+            job.retry();
             if state.groups.at(job.upstream).shares.active().len() == 1 {
                 job.tried = 0;
             }
@@ -75,7 +75,7 @@ impl ProxyWorker {
         self.count_failure(state, server_id);
         state.counts_of(server_id).up(|counts| &counts.retries);
         job.trail.failed(status);
-        job.retries_left = job.retries_left.saturating_sub(1);
+        job.retry();
         job.tried = with_tried(job.tried, server_id.server);
         job.stuck_to = job.stuck_to.filter(|&stuck_to| stuck_to != server_id.server);
         self.dispatch(state, job);
