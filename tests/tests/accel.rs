@@ -6,7 +6,7 @@ use flatout_tests::{Answer, Folder, Server, program};
 
 /// An application that leaves its responses to the server in front of it.
 const APP: &str = r#"
-route "/text" { response-header set "X-Accel-Charset" "koi8-r"; response-header set "X-Accel-Limit-Rate" "1"; respond 200 "text"; }
+route "/text" { response-header set "X-Accel-Charset" "koi8-r"; response-header set "X-Accel-Limit-Rate" "1000000"; respond 200 "text"; }
 route "/file" { response-header set "X-Accel-Redirect" "/private/a%20b.txt"
     response-header set "Content-Type" "app/type"; response-header add "Set-Cookie" "id=1"; response-header set "X-App" "1"
     respond 200 "the application's own"; }

@@ -53,6 +53,8 @@ mod import_closed;
 mod import_php;
 #[path = "library.rs"]
 mod library;
+#[path = "limit_rate.rs"]
+mod limit_rate;
 #[path = "live_upstreams.rs"]
 mod live_upstreams;
 #[path = "map.rs"]

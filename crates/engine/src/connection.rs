@@ -10,9 +10,9 @@ use flatout_lane::slab::Key;
 use flatout_wire::h1;
 
 use crate::h2::Session;
-use crate::output::Queue;
+use crate::output::{Pace, Queue};
 use crate::record::Record;
-use crate::service::{Takeover, Tls};
+use crate::service::{RateLimit, Takeover, Tls};
 use crate::transport::Transport;
 
 /// A connection in the lane.
@@ -66,6 +66,10 @@ pub(crate) struct Work {
     pub(crate) unacknowledged_bytes: Option<u64>,
     /// Its request's body waits for memory.
     pub(crate) is_starved: bool,
+    /// How much of the current response may be sent, if that is limited. Of HTTP/1: streams of HTTP/2 have their own.
+    pub(crate) pace: Option<Box<Pace>>,
+    /// It has something to send that its rate does not allow yet; the next tick continues.
+    pub(crate) is_held_back: bool,
     /// The file that it sends is being read into memory.
     pub(crate) is_warming: bool,
     /// The body of the current response was cut: when everything was sent, the connection is aborted.
@@ -143,6 +147,20 @@ impl Connection {
     #[inline]
     pub(crate) fn is_sending(&self) -> bool {
         self.work.as_ref().is_some_and(|work| !work.queue.is_empty())
+    }
+
+    /// Whether the rate of its response is limited.
+    #[inline]
+    pub(crate) fn is_paced(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| work.pace.is_some())
+    }
+
+    /// A response begins, whose rate is limited or not.
+    #[inline]
+    pub(crate) fn set_pace(&mut self, limit: Option<RateLimit>, now: Ticks) {
+        if limit.is_some() || self.is_paced() {
+            self.work().pace = limit.map(|limit| Box::new(Pace::new(limit, now)));
+        }
     }
 
     /// Whether its response was cut.

@@ -193,12 +193,12 @@ impl Transport {
         }
     }
 
-    /// Sends the content of a pipe, without copying it to user space if possible.
-    pub(crate) fn send_pipe(&mut self, pipe: &mut Pipe, more: bool) -> Moved {
+    /// Sends up to `bytes` bytes of the content of a pipe, without copying it to user space if possible.
+    pub(crate) fn send_pipe(&mut self, pipe: &mut Pipe, bytes: usize, more: bool) -> Moved {
         match self {
-            Transport::Plain(socket) => pipe.drain(socket.as_fd(), more),
+            Transport::Plain(socket) => pipe.drain(socket.as_fd(), bytes, more),
             Transport::Tls(secured) => {
-                secured.with(|channel| channel.send_pipe(pipe, more)).unwrap_or(Moved::Broken)
+                secured.with(|channel| channel.send_pipe(pipe, bytes, more)).unwrap_or(Moved::Broken)
             }
         }
     }

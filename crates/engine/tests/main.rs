@@ -18,6 +18,8 @@ mod held_bodies;
 mod hostile;
 #[path = "listeners.rs"]
 mod listeners;
+#[path = "pace.rs"]
+mod pace;
 #[path = "protocols.rs"]
 mod protocols;
 #[path = "proxy_protocol.rs"]

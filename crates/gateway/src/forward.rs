@@ -70,7 +70,7 @@ pub struct Forward {
 /// The private fields of an upstream that a route follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TrustedFields {
-    /// `X-Accel-Redirect`, `X-Accel-Expires` and `X-Accel-Charset`.
+    /// `X-Accel-Redirect`, `X-Accel-Expires`, `X-Accel-Charset` and `X-Accel-Limit-Rate`.
     pub accel: bool,
     /// `X-Sendfile`.
     pub sendfile: bool,
@@ -81,10 +81,11 @@ impl TrustedFields {
     /// removes them.
     #[inline]
     pub fn removes(self, name: &[u8]) -> bool {
-        use crate::private::{EXPIRES, REDIRECT, SENDFILE, is_private};
+        use crate::private::{EXPIRES, LIMIT_RATE, REDIRECT, SENDFILE, is_private};
 
         let is = |this: &str| name.eq_ignore_ascii_case(this.as_bytes());
-        let is_followed = || (self.accel && (is(REDIRECT) || is(EXPIRES))) || (self.sendfile && is(SENDFILE));
+        let is_accel = || is(REDIRECT) || is(EXPIRES) || is(LIMIT_RATE);
+        let is_followed = || (self.accel && is_accel()) || (self.sendfile && is(SENDFILE));
         is_private(name) && !is_followed()
     }
 

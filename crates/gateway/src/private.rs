@@ -12,9 +12,11 @@ pub const SENDFILE: &str = "x-sendfile";
 /// How long the response is fresh: seconds, or `@` and the seconds since 1970 at which it gets stale; `0` is not to store it.
 pub const EXPIRES: &str = "x-accel-expires";
 
+/// Bytes per second at which the response is sent; `0` is without a limit.
+pub const LIMIT_RATE: &str = "x-accel-limit-rate";
+
 /// All of them.
-const PRIVATE: [&str; 6] =
-    ["x-accel-buffering", "x-accel-charset", EXPIRES, "x-accel-limit-rate", REDIRECT, SENDFILE];
+const PRIVATE: [&str; 6] = ["x-accel-buffering", "x-accel-charset", EXPIRES, LIMIT_RATE, REDIRECT, SENDFILE];
 
 /// Whether a field is for this server only.
 #[inline]
@@ -48,6 +50,11 @@ fn lifetime(value: &[u8], now: u64) -> Option<PrivateLifetime> {
         0 => PrivateLifetime::Nothing,
         seconds => PrivateLifetime::Seconds(seconds),
     })
+}
+
+/// What `X-Accel-Limit-Rate` says, in bytes per second. `None` for values that mean nothing.
+pub fn private_rate(value: &[u8]) -> Option<u64> {
+    std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
 /// Whether the response comes from elsewhere: it says nothing about the resource itself.
@@ -98,6 +105,24 @@ mod tests {
         ] {
             assert_eq!(lifetime(value.as_bytes(), 1000), expected, "{value}");
         }
+    }
+
+    #[test]
+    fn rates_are_numbers_of_bytes() {
+        for (value, expected) in [
+            ("4096", Some(4096)),
+            (" 0 ", Some(0)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("10k", None),
+            ("-1", None),
+            ("", None),
+            ("1\u{a0}", Some(1)),
+            ("1, 2", None),
+        ] {
+            assert_eq!(private_rate(value.as_bytes()), expected, "{value}");
+        }
+        assert_eq!(private_rate(b"\xff"), None);
     }
 
     #[test]

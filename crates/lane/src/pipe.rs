@@ -66,11 +66,11 @@ impl Pipe {
         self.bytes == 0
     }
 
-    /// Sends its content to a socket. `more` delays an incomplete packet, because other bytes follow.
-    pub fn drain(&mut self, socket: BorrowedFd<'_>, more: bool) -> Moved {
+    /// Sends up to `bytes` bytes of its content to a socket. `more` delays an incomplete packet, because other bytes follow.
+    pub fn drain(&mut self, socket: BorrowedFd<'_>, bytes: usize, more: bool) -> Moved {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let flags = if more { flags | SpliceFlags::MORE } else { flags };
-        let drained = moved(|| splice(&self.reader, None, socket, None, self.bytes, flags));
+        let drained = moved(|| splice(&self.reader, None, socket, None, self.bytes.min(bytes), flags));
         if let Moved::Bytes(count) = drained {
             self.bytes -= count;
         }
@@ -119,7 +119,8 @@ mod tests {
         assert_eq!(pipe.fill(from.as_fd(), 99), Moved::WouldBlock);
         sender.write_all(b"hello").unwrap();
         assert_eq!(pipe.fill(from.as_fd(), 99), Moved::Bytes(5));
-        assert_eq!((pipe.drain(to.as_fd(), false), pipe.bytes()), (Moved::Bytes(5), 0));
+        assert_eq!((pipe.drain(to.as_fd(), 2, false), pipe.bytes()), (Moved::Bytes(2), 3));
+        assert_eq!((pipe.drain(to.as_fd(), usize::MAX, false), pipe.bytes()), (Moved::Bytes(3), 0));
         let mut bytes = [0; 5];
         receiver.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"hello");

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use flatout_engine::{ExchangeKey, Response};
+use flatout_engine::{ExchangeKey, RateLimit, Response};
 use tokio::sync::oneshot;
 
 use super::compiled::ResponseRules;
@@ -11,7 +11,7 @@ pub(crate) use super::late::BlockNeeds;
 use super::late::FieldValue;
 use super::page_request::PageRequest;
 use super::plan::Expires;
-use super::upstream_redirect::{RedirectRequest, apply_kept, forget_private};
+use super::upstream_redirect::{RedirectRequest, apply_kept, forget_private, kept_rate};
 use flatout_gateway::{Finish, Redirection, ResponseOrigin, Stored};
 use flatout_lane::clock;
 use flatout_observe::observed::{Notes, RequestLogs};
@@ -148,6 +148,7 @@ impl Finisher {
     #[inline]
     fn apply(&self, response: &mut Response, by: ResponseOrigin, stored: Option<&dyn Stored>) {
         let Some(rules) = &self.rules.0 else { return };
+        self.limit_rate(rules, response);
         forget_private(self.redirects.as_deref(), response);
         apply_kept(&self.kept, response);
         if let Some(pages) = &self.pages
@@ -193,6 +194,21 @@ impl Finisher {
             compress.apply(self.is_head, self.accept.as_deref(), form, response);
         }
         response.set_note(Notes::routed(response.note(), rules.site, logs));
+    }
+}
+
+impl Finisher {
+    /// Limits the rate of a response: as its upstream says, or the one that it stands for, or as the rule says.
+    #[inline]
+    fn limit_rate(&self, rules: &ResponseRules, response: &mut Response) {
+        let (bytes_per_s, after_bytes) = rules.rate;
+        if bytes_per_s > 0 || self.redirects.is_some() || !self.kept.is_empty() {
+            let of_upstream = self.redirects.as_ref().and_then(|redirects| redirects.rate(response));
+            let given = of_upstream.or_else(|| kept_rate(&self.kept));
+            if given.is_some() || bytes_per_s > 0 {
+                response.set_rate_limit(RateLimit::new(given.unwrap_or(bytes_per_s), after_bytes));
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use flatout_engine::{ExchangeKey, OwnedRequest, Reply, Request, Response, bug};
-use flatout_gateway::private::{REDIRECT, SENDFILE, remove_private};
+use flatout_gateway::private::{LIMIT_RATE, REDIRECT, SENDFILE, private_rate, remove_private};
 use flatout_gateway::{Finish, Redirection, TrustedFields, complete};
 use flatout_wire::target::forward_path;
 use flatout_wire::{Method, Status};
@@ -17,8 +17,9 @@ use super::rewrite::Goal;
 use super::steps::{Identity, Progress, RequestContext};
 use super::worker::SiteWorker;
 
-/// Fields of the upstream's response that the other one gets, as with nginx. Those of cookies also go with errors.
-const KEPT: [&str; 5] = ["content-type", "content-disposition", "cache-control", "expires", "set-cookie"];
+/// Fields of the upstream's response that the other one gets, as with nginx. Those of cookies also go with errors. The rate is no field there.
+const KEPT: [&str; 6] =
+    ["content-type", "content-disposition", "cache-control", "expires", "set-cookie", LIMIT_RATE];
 
 /// A request, kept until its upstream has responded.
 pub(crate) struct RedirectRequest {
@@ -97,7 +98,8 @@ impl RedirectRequest {
         };
         progress.identity.noted.number = self.request.origin.number();
         progress.needs.signal = Some(signal);
-        let redirect = UpstreamRedirect { goal, named, kept: kept(response), reroutes: self.reroutes };
+        let redirect =
+            UpstreamRedirect { goal, named, kept: kept(response, self.followed), reroutes: self.reroutes };
         let (worker, note) = (self.worker.clone(), response.note());
         let request = self.request.again(exchange);
         // Not now: the proxy is in the middle of a response.
@@ -111,6 +113,11 @@ impl RedirectRequest {
         };
         lane.answer_later(exchange, Box::pin(future));
         Redirection::Taken
+    }
+
+    /// The rate that the upstream asks for, in bytes per second.
+    pub(crate) fn rate(&self, response: &Response) -> Option<u64> {
+        if self.followed.accel { private_rate(response.field(LIMIT_RATE)?) } else { None }
     }
 
     /// Where the response says that the request continues; an error if there is no such place.
@@ -162,7 +169,8 @@ pub(crate) fn forget_private(request: Option<&RedirectRequest>, response: &mut R
 /// Gives a response the fields of the upstream's response that it replaces.
 pub(crate) fn apply_kept(kept: &[(String, Vec<u8>)], response: &mut Response) {
     let is_error = response.status().code() >= 400;
-    for (name, value) in kept.iter().filter(|(name, _)| !is_error || name == "set-cookie") {
+    let is_field = |name: &str| name != LIMIT_RATE && (!is_error || name == "set-cookie");
+    for (name, value) in kept.iter().filter(|(name, _)| is_field(name)) {
         if name != "set-cookie" {
             response.remove_header(name);
         }
@@ -170,8 +178,17 @@ pub(crate) fn apply_kept(kept: &[(String, Vec<u8>)], response: &mut Response) {
     }
 }
 
-fn kept(response: &Response) -> Vec<(String, Vec<u8>)> {
-    let is_kept = |name: &[u8]| KEPT.iter().any(|kept| name.eq_ignore_ascii_case(kept.as_bytes()));
+/// The rate that the upstream has asked for whose response is replaced.
+pub(crate) fn kept_rate(kept: &[(String, Vec<u8>)]) -> Option<u64> {
+    let (_, value) = kept.iter().find(|(name, _)| name == LIMIT_RATE)?;
+    private_rate(value)
+}
+
+fn kept(response: &Response, followed: TrustedFields) -> Vec<(String, Vec<u8>)> {
+    let is_kept = |name: &[u8]| {
+        let is = |this: &&str| name.eq_ignore_ascii_case(this.as_bytes());
+        KEPT.iter().any(is) && (followed.accel || !is(&LIMIT_RATE))
+    };
     let fields = response.fields().filter(|(name, _)| is_kept(name));
     fields.map(|(name, value)| (String::from_utf8_lossy(name).to_ascii_lowercase(), value.to_vec())).collect()
 }
@@ -285,11 +302,13 @@ mod tests {
             ("Set-Cookie", "a=1"),
             ("Set-Cookie", "b=2"),
             ("X-Other", "x"),
+            ("X-Accel-Limit-Rate", "9"),
             ("ETag", "\"1\""),
         ] {
             upstream.header(name, value);
         }
-        let kept = kept(&upstream);
+        let kept = kept(&upstream, TrustedFields { accel: true, sendfile: true });
+        assert_eq!(kept_rate(&kept), Some(9));
         for (code, expected) in [
             (200, vec!["content-type: a/b", "etag: \"f\"", "set-cookie: a=1", "set-cookie: b=2"]),
             (404, vec!["content-type: text/plain", "etag: \"f\"", "set-cookie: a=1", "set-cookie: b=2"]),

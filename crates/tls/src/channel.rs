@@ -285,9 +285,10 @@ impl Channel {
         self.send_from(Source::Copied(bytes_count, copy), false)
     }
 
-    /// The same with the contents of a pipe.
-    pub fn send_pipe(&mut self, pipe: &mut Pipe, more: bool) -> Moved {
-        let sent = self.send_from(Source::Copied(pipe.bytes(), &mut |_, room| pipe.copy_out(room)), more);
+    /// The same with up to `bytes` bytes of the contents of a pipe.
+    pub fn send_pipe(&mut self, pipe: &mut Pipe, bytes: usize, more: bool) -> Moved {
+        let bytes_count = pipe.bytes().min(bytes);
+        let sent = self.send_from(Source::Copied(bytes_count, &mut |_, room| pipe.copy_out(room)), more);
         if let Moved::Bytes(sent) = sent {
             pipe.count_out(sent);
         }

@@ -164,7 +164,7 @@ fn slices_files_and_pipes_are_sent_as_well() {
     let filled = pipe.fill(std::os::fd::AsFd::as_fd(&to), 50_000);
     let Moved::Bytes(filled) = filled else { panic!("{filled:?}") };
     received.clear();
-    assert_eq!(server.send_pipe(&mut pipe, false), Moved::Bytes(filled));
+    assert_eq!(server.send_pipe(&mut pipe, usize::MAX, false), Moved::Bytes(filled));
     assert_eq!(pipe.bytes(), 0);
     receive_all(&mut client, 4096, &mut received);
     assert!(received == contents[..filled]);

@@ -371,7 +371,7 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
             if forward.private.accel {
                 lines.line(
                     "instructions",
-                    "X-Accel-Redirect, X-Accel-Expires and X-Accel-Charset are followed",
+                    "X-Accel-Redirect, X-Accel-Expires, X-Accel-Charset and X-Accel-Limit-Rate are followed",
                 );
             }
             for allowed in &route.rules.sendfile {

@@ -102,6 +102,13 @@ pub(super) fn of_response(lines: &mut Lines, plan: &Plan, rules: &Rules) {
         Some(Expires::Never) => lines.line("expires", "at once: Cache-Control: no-cache"),
         None => {}
     }
+    if rules.limit_rate_bytes_per_s > 0 {
+        let after = match rules.limit_rate_after_bytes {
+            0 => String::new(),
+            bytes => format!(" after {}", format::bytes(bytes)),
+        };
+        lines.line("rate", format!("each response {}/s{after}", format::bytes(rules.limit_rate_bytes_per_s)));
+    }
     if let Some(hsts) = &rules.hsts {
         let subdomains = if hsts.subdomains { ", subdomains too" } else { "" };
         let preload = if hsts.preload { ", preload" } else { "" };

@@ -34,7 +34,14 @@ fn judge(serving: &mut Serving, key: Key, connection: &mut Connection) -> Fate {
     let sending = connection.is_sending() && !is_warming;
     let receiving = connection.machine.wants() == Wants::Body && input::takes_body(serving, connection);
     let taken = acknowledged_bytes(connection, sending);
-    if (!sending && !receiving) || taken.is_none_or(|taken| serving.is_enough(connection, taken)) {
+    let work = connection.work();
+    let pace = work.pace.as_deref().copied().filter(|_| sending);
+    // It has taken everything that its rate allowed.
+    let is_held_back = work.is_held_back && work.unacknowledged_bytes == Some(0);
+    if (!sending && !receiving)
+        || is_held_back
+        || taken.is_none_or(|taken| serving.is_enough(connection, taken, pace))
+    {
         serving.begin_window(connection);
         return Fate::Keep;
     }

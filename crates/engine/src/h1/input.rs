@@ -210,12 +210,13 @@ fn consume(
                 return dispatch::switch_to_http2(serving, connection, at, end);
             }
         }
-        if serving.output.len() >= OUT_BYTES_PER_SEND {
+        // A limited response is sent before another one is made: the queue ends the loop.
+        if serving.output.len() >= OUT_BYTES_PER_SEND || connection.is_paced() {
             match serving.flush(key, connection, records_at) {
                 Drained::Broken => return Fate::Close(Outcome::ClientGone),
                 // No event will report that the socket still accepts more; the queue ends the loop.
                 Drained::Yield => again = true,
-                Drained::All | Drained::Full | Drained::Cold => {}
+                Drained::All | Drained::Full | Drained::Cold | Drained::Held => {}
             }
         }
         steps += 1;

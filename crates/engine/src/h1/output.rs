@@ -44,7 +44,7 @@ pub(super) fn finish_visit(
     match serving.flush(key, connection, records_at) {
         Drained::Broken => Fate::Close(Outcome::ClientGone),
         Drained::Yield => Fate::Again,
-        Drained::All | Drained::Full | Drained::Cold => settle(serving, connection),
+        Drained::All | Drained::Full | Drained::Cold | Drained::Held => settle(serving, connection),
     }
 }
 

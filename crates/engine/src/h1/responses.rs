@@ -30,6 +30,7 @@ pub(super) fn handle_reply(
             if serving.wants_ended {
                 serving.note_response(connection, serving.response.status(), serving.response.note(), before);
             }
+            set_pace(serving, connection, &serving.response, &follow);
             let filter = serving.response.take_filter();
             serving.response.reset();
             after_response(serving, key, connection, follow);
@@ -94,7 +95,15 @@ fn respond(serving: &mut Serving, key: Key, connection: &mut Connection, respons
     if serving.wants_ended {
         serving.note_response(connection, status, note, before);
     }
+    set_pace(serving, connection, response, &follow);
     after_response(serving, key, connection, follow);
+}
+
+/// Limits the rate of a response, or does not. What follows HTTP is not limited.
+#[inline]
+fn set_pace(serving: &Serving, connection: &mut Connection, response: &Response, follow: &Follow) {
+    let limit = response.rate_limit().filter(|_| !matches!(follow, Follow::Take(_)));
+    connection.set_pace(limit, serving.now.ticks);
 }
 
 /// Continues after the encoded part of a response: usually with the next request.
@@ -265,7 +274,7 @@ pub(crate) fn attend(serving: &mut Serving, key: Key, connection: &mut Connectio
                 Drained::Broken => return Fate::Close(Outcome::ClientGone),
                 // No event will report that the socket still accepts more.
                 Drained::Yield => again = true,
-                Drained::All | Drained::Full | Drained::Cold => {}
+                Drained::All | Drained::Full | Drained::Cold | Drained::Held => {}
             }
         }
     }

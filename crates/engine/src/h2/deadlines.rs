@@ -125,7 +125,7 @@ fn is_fast_enough(serving: &Serving, connection: &mut Connection, session: &Sess
     let is_sending = connection.is_sending() && !is_warming;
     let taken = acknowledged_bytes(connection, is_sending);
     if is_sending {
-        return taken.is_none_or(|taken| serving.is_enough(connection, taken));
+        return taken.is_none_or(|taken| serving.is_enough(connection, taken, session.slowest_pace()));
     }
     let takes = |exchange: &mut Exchange| {
         exchange.intake.as_ref().is_some_and(|intake| !intake.is_paused() && !intake.has_ended())
@@ -136,7 +136,7 @@ fn is_fast_enough(serving: &Serving, connection: &mut Connection, session: &Sess
             && stream.exchange.is_some_and(|exchange| serving.lane.with(exchange, takes).unwrap_or(false))
     });
     let is_awaited = is_receiving || (session.machine.is_stalled() && !is_warming);
-    !is_awaited || serving.is_enough(connection, session.content_bytes)
+    !is_awaited || serving.is_enough(connection, session.content_bytes, session.slowest_pace())
 }
 
 /// Ends all streams of a connection that is gone.

@@ -32,7 +32,7 @@ use flatout_wire::h2::{Connection as Machine, Limits as MachineLimits, StreamId}
 use flatout_wire::head::HeadLimits;
 
 use crate::connection::Peer;
-use crate::output::Piece;
+use crate::output::{Pace, Piece};
 use crate::plan::Limits;
 use crate::record::Record;
 
@@ -60,6 +60,8 @@ pub(crate) struct Session {
     idle_until: Ticks,
     /// When the machine's budgets were last refilled.
     refilled_at: Ticks,
+    /// Streams have content that their rate does not allow yet; looked at in the tick after this one.
+    held_back_at: Option<Ticks>,
     /// The rest of a preface or of a head is awaited.
     is_beginning: bool,
 }
@@ -71,6 +73,8 @@ struct Stream {
     /// Content of the response that waits for windows.
     content: VecDeque<Piece>,
     content_bytes: u64,
+    /// How much of it may be framed, if the rate of the response is limited.
+    pace: Option<Box<Pace>>,
     /// Content came or went, and the exchange was not told how much of it is left.
     has_moved: bool,
     /// Memory that only this stream holds.
@@ -133,6 +137,7 @@ impl Session {
             peer,
             idle_until: now,
             refilled_at: now,
+            held_back_at: None,
             is_beginning: true,
         }
     }
@@ -187,6 +192,24 @@ impl Session {
         let stream = self.enter(id);
         stream.content_bytes += bytes;
         stream.content.push_back(piece);
+    }
+
+    /// Continues with streams that were held back, once in each tick.
+    fn release_held_back(&mut self, now: Ticks) {
+        if self.held_back_at.is_some_and(|at| at < now) {
+            self.held_back_at = None;
+            for (id, stream) in &self.streams {
+                if stream.pace.is_some() && stream.content_bytes > 0 {
+                    self.machine.set_waiting(*id, true);
+                }
+            }
+        }
+    }
+
+    /// The pace of the slowest response that has more to send, if any is limited.
+    fn slowest_pace(&self) -> Option<Pace> {
+        let paces = self.streams.iter().filter(|(_, stream)| stream.content_bytes > 0);
+        paces.filter_map(|(_, stream)| stream.pace.as_deref().copied()).min_by_key(Pace::bytes_per_s)
     }
 
     /// Releases memory that an idle connection does not need.

@@ -17,6 +17,7 @@ pub(super) fn frame_content(serving: &mut Serving, connection: &mut Connection, 
     if connection.is_sending() {
         return;
     }
+    session.release_held_back(serving.now.ticks);
     while serving.output.len() < OUT_BYTES_PER_SEND
         && let Some(id) = session.machine.next_turn()
     {
@@ -28,7 +29,16 @@ pub(super) fn frame_content(serving: &mut Serving, connection: &mut Connection, 
 fn frame_stream(serving: &mut Serving, session: &mut Session, id: StreamId) {
     let room = session.machine.room(id);
     let Some(stream) = session.stream(id) else { return session.machine.set_waiting(id, false) };
-    let bytes = stream.content_bytes.min(room as u64);
+    let mut bytes = stream.content_bytes.min(room as u64);
+    if let Some(pace) = &mut stream.pace
+        && bytes > 0
+    {
+        bytes = bytes.min(pace.bytes(serving.now.ticks));
+        if bytes == 0 {
+            session.held_back_at = Some(serving.now.ticks);
+            return session.machine.set_waiting(id, false);
+        }
+    }
     let left = stream.content_bytes - bytes;
     let ends = left == 0 && stream.end.as_ref().is_some_and(Vec::is_empty);
     if bytes == 0 && !ends {
@@ -44,6 +54,9 @@ fn frame_stream(serving: &mut Serving, session: &mut Session, id: StreamId) {
     session.content_bytes += bytes;
     if let Some(stream) = session.stream(id) {
         stream.content_bytes -= bytes;
+        if let Some(pace) = &mut stream.pace {
+            pace.spend(bytes);
+        }
         stream.has_moved = true;
         let mut missing = bytes;
         while missing > 0
@@ -105,6 +118,9 @@ pub(super) fn send_visit(
         return Fate::Close(Outcome::ClientGone);
     }
     note_room(serving, session);
+    if session.held_back_at.is_some() {
+        serving.hold_back(key, connection.work());
+    }
     if !connection.is_sending() && session.machine.is_done() {
         // After a connection error, some streams may be left.
         deadlines::end_streams(serving, session, Outcome::ClientGone);

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use bytes::Bytes;
+use flatout_lane::clock::Ticks;
 use flatout_lane::slab::Key;
 use flatout_wire::h2::hpack::{encode_lines, encode_status};
 use flatout_wire::h2::{Code, StreamId};
@@ -13,10 +14,10 @@ use tokio::task::spawn_local;
 use super::Session;
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Outgoing, spawn_body, spawn_response};
-use crate::output::{Content, Piece};
+use crate::output::{Content, Pace, Piece};
 use crate::record::Record;
 use crate::service::{
-    Carrier, ConnectionPermit, DetachedConnection, ExchangeKey, Outcome, Response, Takeover,
+    Carrier, ConnectionPermit, DetachedConnection, ExchangeKey, Outcome, RateLimit, Response, Takeover,
 };
 use crate::serving::{DISCARD_BYTES_MAX, Fate, OUT_BYTES_PER_SEND, Serving, body_fault_of};
 
@@ -45,10 +46,12 @@ pub(super) fn respond_now(
         session.convert_websocket_response(id, response);
     }
     let status = response.status();
+    let limit = response.rate_limit();
     let content = output.encode_h2(response, &mut session.machine, id, prelude);
     let filter = response.take_filter();
     response.reset();
     let record = record.map(|record| note_head(serving, record, status, note, before));
+    set_pace(session, id, limit, &content, serving.now.ticks);
     send_content(serving, Some(key), session, id, content, record);
     let exchange = session.stream(id).and_then(|stream| stream.exchange);
     if let (Some(filter), Some(exchange)) = (filter, exchange) {
@@ -69,10 +72,21 @@ pub(super) fn respond_with(
     if session.websockets > 0 {
         session.convert_websocket_response(id, response);
     }
-    let status = response.status();
+    let (status, limit) = (response.status(), response.rate_limit());
     let content = serving.output.encode_h2(response, &mut session.machine, id, &serving.prelude);
     let record = record.map(|record| note_head(serving, record, status, note, before));
+    set_pace(session, id, limit, &content, serving.now.ticks);
     send_content(serving, None, session, id, content, record);
+}
+
+/// Limits the rate of content that follows a head.
+#[inline]
+fn set_pace(session: &mut Session, id: StreamId, limit: Option<RateLimit>, content: &Content, now: Ticks) {
+    if let Some(limit) = limit
+        && matches!(content, Content::Waits(..) | Content::Stream(_) | Content::Pushed)
+    {
+        session.enter(id).pace = Some(Box::new(Pace::new(limit, now)));
+    }
 }
 
 fn note_head(

@@ -29,7 +29,7 @@ pub(crate) enum Content {
 }
 
 impl Output {
-    /// Adds the head of a response, and its content if it is small and fits the window. Leaves the response to be
+    /// Adds the head of a response, and its content if it is small, fits the window and is not limited. Leaves the response to be
     /// reset.
     #[inline]
     pub(crate) fn encode_h2(
@@ -70,7 +70,7 @@ impl Output {
         if !self.head_h2(response, machine, stream, length, carried == 0, prelude) {
             return Content::Over;
         }
-        if carried <= COPY_BYTES_MAX && machine.room(stream) >= carried {
+        if carried <= COPY_BYTES_MAX && machine.room(stream) >= carried && response.rate_limit().is_none() {
             return match machine.content(stream, carried, 0, true, &mut self.bytes) {
                 true => {
                     // The head of the frame is not of the body.

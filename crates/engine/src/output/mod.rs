@@ -11,6 +11,7 @@
 
 mod encode;
 mod encode_h2;
+mod pace;
 mod prelude;
 mod queue;
 
@@ -21,6 +22,7 @@ use flatout_lane::socket::Moved;
 
 pub(crate) use encode::Follow;
 pub(crate) use encode_h2::Content;
+pub(crate) use pace::Pace;
 pub(crate) use prelude::Prelude;
 pub(crate) use queue::{Drained, Piece, Queue};
 
@@ -171,15 +173,15 @@ impl Output {
         self.back_to(Mark { bytes: self.start, cuts: 0, cut_bytes: 0 });
     }
 
-    /// Sends what was encoded for the current connection, if it is all in the buffer and nothing waits before it
-    /// (`has_queue`). Returns the result, and the unsent bytes. Costs one system call. `None` if it has to be
+    /// Sends what was encoded for the current connection, if it is all in the buffer, nothing waits before it, and nothing limits its rate
+    /// (`needs_queue`). Returns the result, and the unsent bytes. Costs one system call. `None` if it has to be
     /// [queued](Output::move_to) first.
     pub(crate) fn send(
         &mut self,
         transport: &mut Transport,
-        has_queue: bool,
+        needs_queue: bool,
     ) -> Option<(Drained, Option<Bytes>)> {
-        if has_queue || !self.cuts.is_empty() {
+        if needs_queue || !self.cuts.is_empty() {
             return None;
         }
         let sent = self.send_span(self.start..self.bytes.len(), transport);

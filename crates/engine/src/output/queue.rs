@@ -55,6 +55,8 @@ pub(crate) enum Drained {
     Yield,
     /// The next bytes are not in memory, and would block.
     Cold,
+    /// As many bytes as were allowed are sent.
+    Held,
     /// The connection has failed, or a file has changed.
     Broken,
 }
@@ -100,10 +102,14 @@ impl Queue {
         }
     }
 
-    /// Sends as much as the socket accepts.
-    pub(crate) fn drain(&mut self, transport: &mut Transport) -> Drained {
+    /// Sends as much as the socket accepts, at most `bytes_max`.
+    pub(crate) fn drain(&mut self, transport: &mut Transport, bytes_max: u64) -> Drained {
         let mut file_bytes_left = FILE_BYTES_PER_TURN;
+        let mut bytes_left = bytes_max;
         while let Some(piece) = self.pieces.front_mut() {
+            if bytes_left == 0 {
+                return Drained::Held;
+            }
             let (moved, wanted) = match piece {
                 Piece::File(_) if file_bytes_left == 0 => return Drained::Yield,
                 Piece::File(range) => {
@@ -114,7 +120,8 @@ impl Queue {
                         }
                         self.warm_until = range.offset + window;
                     }
-                    let wanted = range.bytes.min(file_bytes_left).min(self.warm_until - range.offset);
+                    let warm_bytes = self.warm_until - range.offset;
+                    let wanted = range.bytes.min(file_bytes_left).min(warm_bytes).min(bytes_left);
                     if wanted == range.bytes && !range.is_current() {
                         return Drained::Broken;
                     }
@@ -125,20 +132,21 @@ impl Queue {
                     (moved, wanted)
                 }
                 Piece::Pipe(pipe) => {
-                    let wanted = pipe.bytes() as u64;
+                    let wanted = (pipe.bytes() as u64).min(bytes_left);
                     match pipe.pipe() {
                         // Sent alone: the pipe counts its own content.
-                        Some(pipe) => (transport.send_pipe(pipe, false), wanted),
+                        Some(pipe) => (transport.send_pipe(pipe, wanted as usize, false), wanted),
                         None => (Moved::Broken, wanted),
                     }
                 }
-                Piece::Bytes(_) => self.send_memory(transport),
+                Piece::Bytes(_) => self.send_memory(transport, bytes_left),
             };
             match moved {
                 Moved::Bytes(0) | Moved::Broken => return Drained::Broken,
                 Moved::WouldBlock => return Drained::Full,
                 Moved::Bytes(sent) => {
                     self.advance(sent as u64);
+                    bytes_left -= sent as u64;
                     // A file may be sent in part because its pages are slow: try again. Memory may not.
                     if (sent as u64) < wanted && matches!(self.pieces.front(), Some(Piece::Bytes(_))) {
                         return Drained::Full;
@@ -149,12 +157,17 @@ impl Queue {
         Drained::All
     }
 
-    fn send_memory(&self, transport: &mut Transport) -> (Moved, u64) {
+    fn send_memory(&self, transport: &mut Transport, bytes_max: u64) -> (Moved, u64) {
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let mut count = 0;
         let mut wanted = 0;
         for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
             let Piece::Bytes(bytes) = piece else { break };
+            let left = usize::try_from(bytes_max - wanted).unwrap_or(usize::MAX);
+            if left == 0 {
+                break;
+            }
+            let bytes = bytes.get(..left).unwrap_or(bytes);
             *slice = IoSlice::new(bytes);
             wanted += bytes.len() as u64;
             count += 1;

@@ -4,6 +4,8 @@
 //! lines and its body buffer keep their capacity between requests. The engine adds `Server`, `Date`, `Content-Length`
 //! or `Transfer-Encoding`, and `Connection` when it writes the head.
 
+use std::num::NonZeroU64;
+
 use flatout_wire::Status;
 use flatout_wire::field::{Field, Lines, is_field_value, is_token, write_line};
 use flatout_wire::h2::hpack::encode_lines;
@@ -35,6 +37,7 @@ pub struct Response {
     body: Body,
     declared_length: Option<u64>,
     filter: Option<Box<dyn Filter>>,
+    rate_limit: Option<RateLimit>,
     /// It has a filter, or had one that its exchange has now.
     is_filtered: bool,
     trailers: Vec<u8>,
@@ -45,8 +48,27 @@ pub struct Response {
     has_server: bool,
     /// Lines were removed, so the block contains more than its lines.
     has_holes: bool,
-    /// It has a declared length, trailers or hints.
+    /// It has a declared length, a filter, a limited rate, trailers or hints.
     has_extras: bool,
+}
+
+/// A limit of the rate at which a response is sent.
+///
+/// The bytes of a response over HTTP/1 include its head and the framing of its body; over HTTP/2, only its content counts. Bytes are counted
+/// before they are encrypted. Each eighth of a second, an eighth of the rate is added to what may be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateLimit {
+    /// Bytes per second.
+    pub bytes_per_s: NonZeroU64,
+    /// Bytes at its start that are sent without a limit.
+    pub after_bytes: u64,
+}
+
+impl RateLimit {
+    /// A limit; `None` for a rate of 0, which stands for no limit.
+    pub fn new(bytes_per_s: u64, after_bytes: u64) -> Option<RateLimit> {
+        NonZeroU64::new(bytes_per_s).map(|bytes_per_s| RateLimit { bytes_per_s, after_bytes })
+    }
 }
 
 /// A line of the block, or several lines that were encoded in advance.
@@ -67,6 +89,7 @@ impl Response {
             body: Body::Empty,
             declared_length: None,
             filter: None,
+            rate_limit: None,
             is_filtered: false,
             trailers: Vec::new(),
             hints: Vec::new(),
@@ -303,6 +326,20 @@ impl Response {
         self
     }
 
+    /// Limits the rate at which it is sent, or with `None` does not limit it. A connection or stream that leaves HTTP with it
+    /// ([`Body::Take`]) is not limited.
+    pub fn set_rate_limit(&mut self, limit: Option<RateLimit>) -> &mut Self {
+        self.rate_limit = limit;
+        self.has_extras |= limit.is_some();
+        self
+    }
+
+    /// The limit of its rate.
+    #[inline]
+    pub fn rate_limit(&self) -> Option<RateLimit> {
+        if self.has_extras { self.rate_limit } else { None }
+    }
+
     /// The length of a streamed body, if that is known before it is sent.
     pub(crate) fn length_of_stream(&self, body: &BoxBody) -> Option<u64> {
         if self.is_filtered { None } else { body.size_hint().exact().or(self.declared_length) }
@@ -450,6 +487,7 @@ impl Response {
     fn reset_extras(&mut self) {
         self.declared_length = None;
         self.filter = None;
+        self.rate_limit = None;
         self.is_filtered = false;
         self.trailers.clear();
         self.hints.clear();

@@ -4,6 +4,7 @@ use flatout_lane::clock::{self, Ticks};
 
 use super::Serving;
 use crate::connection::Connection;
+use crate::output::Pace;
 
 /// How long one connection, or one stage, is served before others get their turn. Checked after a few requests, so it
 /// does not help against a single handler that blocks.
@@ -65,11 +66,13 @@ impl Serving {
         self.now.ticks + clock::ticks(FIRST_REQUEST_TIME_MAX)
     }
 
-    /// Whether this is enough bytes since the rate was last checked.
-    pub(crate) fn is_enough(&self, connection: &mut Connection, bytes: u64) -> bool {
+    /// Whether this is enough bytes since the rate was last checked. `pace`: that of what is sent, if it is limited.
+    pub(crate) fn is_enough(&self, connection: &mut Connection, bytes: u64, pace: Option<Pace>) -> bool {
         let ticks = self.now.ticks.saturating_sub(connection.work().judged_at);
         let seconds = f64::from(ticks) * clock::TICK.as_secs_f64();
-        bytes as f64 >= self.limits.rate_min_bytes_per_s as f64 * seconds
+        let rate_min = self.limits.rate_min_bytes_per_s as f64;
+        let rate_min = pace.map_or(rate_min, |pace| pace.rate_min(rate_min));
+        bytes as f64 >= rate_min * seconds
     }
 }
 

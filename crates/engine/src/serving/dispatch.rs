@@ -88,7 +88,7 @@ pub(crate) fn writable(serving: &mut Serving, key: Key, connection: &mut Connect
     match serving.send_queue(key, connection) {
         Drained::All if connection.is_h2() => Fate::Keep,
         Drained::All => h1::continue_after_sending(serving, key, connection),
-        Drained::Full | Drained::Cold => Fate::Keep,
+        Drained::Full | Drained::Cold | Drained::Held => Fate::Keep,
         Drained::Yield => Fate::Again,
         Drained::Broken => Fate::Close(Outcome::ClientGone),
     }

@@ -3,7 +3,7 @@
 use flatout_lane::slab::Key;
 
 use super::{Fate, Serving, StagedOutput};
-use crate::connection::Connection;
+use crate::connection::{Connection, Work};
 use crate::output::{Drained, Piece};
 use crate::readers::Job;
 use crate::service::Outcome;
@@ -30,8 +30,18 @@ impl Serving {
             if work.is_warming {
                 return Drained::Cold;
             }
-            match work.queue.drain(&mut connection.transport) {
+            let bytes_max = work.pace.as_mut().map_or(u64::MAX, |pace| pace.bytes(self.now.ticks));
+            let before = work.queue.bytes();
+            let drained = work.queue.drain(&mut connection.transport, bytes_max);
+            if let Some(pace) = &mut work.pace {
+                pace.spend(before - work.queue.bytes());
+            }
+            match drained {
                 Drained::Cold => {}
+                Drained::Held => {
+                    self.hold_back(key, work);
+                    return drained;
+                }
                 drained => return drained,
             }
             let mailbox = self.mailbox.clone();
@@ -49,15 +59,23 @@ impl Serving {
         }
     }
 
+    /// Lists a connection for the next tick.
+    pub(crate) fn hold_back(&mut self, key: Key, work: &mut Work) {
+        if !std::mem::replace(&mut work.is_held_back, true) {
+            self.held_back.push(key);
+        }
+    }
+
     /// Sends the output of the current connection, after its queue.
     pub(crate) fn flush(&mut self, key: Key, connection: &mut Connection, records_at: usize) -> Drained {
         if self.output.is_empty() {
             return Drained::All;
         }
         let had_queue = connection.is_sending();
+        let is_paced = connection.is_paced();
         let queued_bytes = connection.work.as_ref().map_or(0, |work| work.queue.bytes());
         let waiting_bytes = queued_bytes + self.output.len();
-        let drained = match self.output.send(&mut connection.transport, had_queue) {
+        let drained = match self.output.send(&mut connection.transport, had_queue || is_paced) {
             // Usually the socket accepts everything, and the connection has nothing to keep.
             Some((drained, None)) => drained,
             Some((drained, Some(rest))) => {

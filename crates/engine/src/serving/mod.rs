@@ -100,6 +100,8 @@ pub(crate) struct Serving {
     pub(crate) readers: Arc<Readers>,
     /// Connections whose bodies wait for memory.
     pub(crate) starved: Vec<Key>,
+    /// Connections that wait for the next tick, because their rate is limited.
+    pub(crate) held_back: Vec<Key>,
     /// Guests to notify of events of their exchanges.
     pub(crate) notices: Vec<(GuestKey, GuestEvent)>,
     pub(crate) head_limits: HeadLimits,
@@ -156,6 +158,7 @@ impl Serving {
             bodies_bytes: shared.bodies_bytes(),
             readers: shared.readers(),
             starved: Vec::new(),
+            held_back: Vec::new(),
             notices: Vec::new(),
             budget_ends_ns: 0,
             read: vec![0; READ_BYTES].into_boxed_slice(),

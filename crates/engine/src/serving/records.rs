@@ -135,7 +135,7 @@ impl Serving {
             Drained::Broken => {
                 records.iter_mut().for_each(|record| record.ended.outcome = Outcome::ClientGone);
             }
-            Drained::Full | Drained::Yield | Drained::Cold => {
+            Drained::Full | Drained::Yield | Drained::Cold | Drained::Held => {
                 connection.work().unsent.extend_from_slice(records);
                 records.iter_mut().for_each(|record| record.has_moved = true);
             }

@@ -39,6 +39,7 @@ impl WorkerLoop {
         }
         if self.serving.now.ticks >= self.next_sweep {
             self.next_sweep = self.serving.now.ticks + 1;
+            self.continue_held_back();
             self.sweep();
         }
     }
@@ -52,6 +53,16 @@ impl WorkerLoop {
             || !self.draining_guests.is_empty()
             || !self.again.is_empty()
             || self.serving.lane.has_again()
+    }
+
+    /// A tick has passed: responses whose rate is limited may send more.
+    fn continue_held_back(&mut self) {
+        for key in std::mem::take(&mut self.serving.held_back) {
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.work().is_held_back = false;
+                self.schedule_again(key);
+            }
+        }
     }
 
     fn stage(&mut self) {

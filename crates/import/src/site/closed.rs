@@ -92,8 +92,10 @@ const OF_URL: [&str; 13] = [
 ];
 
 /// Directives without which a nested location serves the same files.
-const COSMETIC: [&str; 12] = [
+const COSMETIC: [&str; 14] = [
     "expires",
+    "limit_rate",
+    "limit_rate_after",
     "add_header",
     "access_log",
     "log_not_found",

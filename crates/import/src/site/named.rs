@@ -53,7 +53,7 @@ impl<'d> Import<'d> {
 }
 
 /// What needs a route of its own: rules that apply to no file of the `try_files`.
-const RULES: [&str; 14] = [
+const RULES: [&str; 16] = [
     "add_header",
     "allow",
     "auth_basic",
@@ -64,6 +64,8 @@ const RULES: [&str; 14] = [
     "if",
     "limit_conn",
     "limit_except",
+    "limit_rate",
+    "limit_rate_after",
     "limit_req",
     "rewrite",
     "satisfy",

@@ -127,6 +127,14 @@ fn plain(
         "index" => line("index", word),
         "autoindex" => line("listing", word),
         "expires" => return Some(expires(directive)),
+        "limit_rate" | "limit_rate_after" if word.contains('$') => {
+            return Some(Err("variables are not supported in it"));
+        }
+        "limit_rate" if word == "0" => "limit-rate off".to_owned(),
+        "limit_rate" | "limit_rate_after" => match values::size(word) {
+            Some(size) => format!("{} {}", directive.name.replace('_', "-"), value(&size)),
+            None => return Some(Err("its value is not understood")),
+        },
         "satisfy" => line("satisfy", word),
         "sub_filter_once" => String::new(),
         "sub_filter_types" => {

@@ -149,7 +149,6 @@ const LEFT: &[(&str, &str)] = &[
     ("if", "conditions are not supported; use sites, routes, maps or methods"),
     ("image_filter", "filters are not supported"),
     ("limit_except", "use methods in the route, and another route for the other methods"),
-    ("limit_rate", "limiting the rate of responses is not supported"),
     ("limit_req_dry_run", "dry runs are not supported"),
     ("mail", "only HTTP is supported"),
     ("map_hash", ""),

@@ -58,6 +58,14 @@ fn directives_have_their_words() {
         ("return 204;", "respond 204"),
         ("return 403 \"go away\";", "respond 403 \"go away\" type=\"text/plain\""),
         ("client_max_body_size 0; return 204;", "body-bytes \"1024TiB\" | respond 204"),
+        (
+            "root /r; limit_rate 100k; limit_rate_after 2m;",
+            "limit-rate \"100KiB\" | limit-rate-after \"2MiB\" | files \"/r\"",
+        ),
+        (
+            "root /r; limit_rate 0; limit_rate_after 0;",
+            "limit-rate off | limit-rate-after \"0\" | files \"/r\"",
+        ),
         ("root /r; expires 1h;", "expires \"1h\" | files \"/r\""),
         (
             "root /r; deny 10.0.0.1; allow unix:; deny all;",

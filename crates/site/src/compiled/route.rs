@@ -90,6 +90,8 @@ pub(crate) struct ResponseRules {
     /// The folders from which upstreams may have files sent.
     pub(crate) sendfile: Vec<SendfileFolder>,
     pub(crate) expires: Option<Expires>,
+    /// Bytes per second, 0 for any rate, and the bytes at the start that do not count.
+    pub(crate) rate: (u64, u64),
     pub(crate) logs: RequestLogs,
     /// A field has the request's body in it.
     pub(crate) uses_body: bool,
@@ -295,6 +297,7 @@ impl Default for ResponseRules {
             upstream: UpstreamFields::default(),
             sendfile: Vec::new(),
             expires: None,
+            rate: (0, 0),
             logs: RequestLogs::Usual,
             uses_body: false,
             replacements: None,
@@ -359,6 +362,7 @@ impl ResponseRules {
             upstream: UpstreamFields::new(&rules.locations, &rules.cookies),
             sendfile: rules.sendfile.clone(),
             expires: rules.expires,
+            rate: (rules.limit_rate_bytes_per_s, rules.limit_rate_after_bytes),
             cors: rules.cors.as_ref().map(|cors| CompiledCors::new(cors, place)).transpose()?,
             compress: rules.compress.clone().map(compress::Rules::new),
             blocks: rules

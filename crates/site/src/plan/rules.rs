@@ -56,6 +56,10 @@ pub struct Rules {
     pub cookies: Vec<CookieRule>,
     /// `Expires` and the `max-age` of `Cache-Control`, of responses with a status of [`When::Success`].
     pub expires: Option<Expires>,
+    /// Bytes per second at which each response is sent; 0 is without a limit.
+    pub limit_rate_bytes_per_s: u64,
+    /// Bytes at the start of each response that are sent without this limit.
+    pub limit_rate_after_bytes: u64,
     /// The access logs that requests are written to.
     pub logs: RequestLogs,
     /// Texts that are replaced in bodies of responses.

@@ -228,6 +228,32 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         ..ROUTES
     },
     ServeSetting {
+        name: "limit-rate",
+        value: "BYTES",
+        default: "off",
+        help: "limit the rate at which each response is sent, in bytes per second, or off; a client with several connections or streams \
+               gets this rate on each; an upstream's response is buffered, as for slow clients",
+        set: |options, given| {
+            options.rules.limit_rate_bytes_per_s = match given.text() {
+                "off" => 0,
+                text => value::bytes(text)?,
+            };
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "limit-rate-after",
+        value: "BYTES",
+        default: "0",
+        help: "bytes at the start of each response that limit-rate does not slow down",
+        set: |options, given| {
+            options.rules.limit_rate_after_bytes = value::bytes(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
         name: "error-page",
         value: "STATUSES…",
         keys: &[

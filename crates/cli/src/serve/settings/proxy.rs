@@ -191,8 +191,8 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
         name: "x-accel",
         value: "on|off",
         default: "off",
-        help: "follow X-Accel-Redirect (the response comes from another route, also one with entry=internal), X-Accel-Expires and \
-               X-Accel-Charset of upstreams; without it they are removed, and only X-Accel-Buffering is followed",
+        help: "follow X-Accel-Redirect (the response comes from another route, also one with entry=internal), X-Accel-Expires, \
+               X-Accel-Charset and X-Accel-Limit-Rate of upstreams; without it they are removed, and only X-Accel-Buffering is followed",
         set: |options, given| {
             options.forward.private.accel = value::switch(given.text())?;
             Ok(())

@@ -229,7 +229,7 @@ impl Lane {
     /// supported for streams.
     pub fn send_pipe(&self, guest: GuestKey, pipe: &mut PooledPipe) -> Moved {
         let Some(pipe) = pipe.pipe() else { return Moved::Broken };
-        self.with_guest(guest, |transport| transport.send_pipe(pipe, false))
+        self.with_guest(guest, |transport| transport.send_pipe(pipe, usize::MAX, false))
     }
 
     /// Shuts down the sending side of a guest's socket.
