@@ -211,7 +211,7 @@ fn said(arguments: &[&str], text: &str) -> (bool, String) {
     let folder = Folder::new();
     folder.write("site.kdl", text);
     let mut command = Command::new(program("flatout"));
-    command.args(arguments).arg("-c").arg(folder.0.join("site.kdl"));
+    command.args(arguments).args((arguments[0] == "explain").then_some("-c")).arg(folder.0.join("site.kdl"));
     let output = command.output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())
