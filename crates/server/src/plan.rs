@@ -350,10 +350,7 @@ impl Checked {
             .collect();
         match changes.is_empty() {
             true => Ok(()),
-            false => Err(format!(
-                "changes to {} need a restart; an upgrade (flatout upgrade) makes them without losing a connection",
-                changes.join(", ")
-            )),
+            false => Err(format!("changes to {} need a restart", changes.join(", "))),
         }
     }
 }
