@@ -12,6 +12,11 @@ use crate::{Folder, Signal, program};
 pub struct Orphan(Pid);
 
 impl Orphan {
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.0.as_raw_nonzero().get().unsigned_abs()
+    }
+
     /// Whether it is still running; a zombie counts as ended.
     pub fn is_there(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0));

@@ -25,6 +25,8 @@ mod certificates;
 mod conditions;
 mod controller;
 mod controller_cluster;
+#[path = "cpus.rs"]
+mod cpus;
 #[path = "crossing.rs"]
 mod crossing;
 #[path = "differential.rs"]

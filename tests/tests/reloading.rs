@@ -222,6 +222,7 @@ const BASE: &str = "workers 2\nlisten \"127.0.0.1:{A}\"\nlisten-plain \"127.0.0.
 const CHANGES: &str = r#"
 listen "127.0.0.1:{C}"
 workers 3
+cpus "0"
 user "nobody"
 server-name "other"
 drain-time "31s"

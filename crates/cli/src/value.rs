@@ -65,20 +65,29 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
 /// `2,3` or `0-3`, all of them CPUs that this process may use.
 pub(crate) fn cpus(text: &str) -> Result<Vec<usize>, String> {
     let allowed = flatout_load::allowed_cpus();
+    let found = cpu_list(text)?;
+    match found.iter().find(|cpu| !allowed.contains(cpu)) {
+        Some(cpu) => Err(format!("got CPU {cpu}, need some of {allowed:?}")),
+        None => Ok(found),
+    }
+}
+
+/// The largest number of a CPU and one more: what the kernel's interface has room for.
+const CPUS_MAX: usize = 1024;
+
+/// `2,3` or `0-3`, in ascending order, of any machine.
+pub(crate) fn cpu_list(text: &str) -> Result<Vec<usize>, String> {
+    let wrong = || format!("got `{text}`, need CPUs such as 2,3 or 0-3");
     let mut found = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let wrong = |_| format!("got `{text}`, need CPUs such as 2,3 or 0-3");
-        let (first, last): (usize, usize) = (first.parse().map_err(wrong)?, last.parse().map_err(wrong)?);
-        // A valid range cannot exceed the allowed CPUs.
-        for cpu in first..=last.min(allowed.last().map_or(first, |last| last + 1).max(first)) {
-            if !allowed.contains(&cpu) {
-                return Err(format!("got CPU {cpu}, need some of {allowed:?}"));
-            }
-            found.push(cpu);
-        }
+        let number = |text: &str| text.parse().ok().filter(|&cpu| cpu < CPUS_MAX).ok_or_else(wrong);
+        let (first, last): (usize, usize) = (number(first)?, number(last)?);
+        found.extend(first..=last);
     }
-    if found.is_empty() { Err(format!("got `{text}`, need CPUs such as 2,3 or 0-3")) } else { Ok(found) }
+    found.sort_unstable();
+    found.dedup();
+    if found.is_empty() { Err(wrong()) } else { Ok(found) }
 }
 
 /// Reads at most one byte more than `bytes_max`: that one shows that the file is too large, and limits endless files

@@ -32,6 +32,8 @@ pub struct Plan {
     pub handed_over_proxy_header: bool,
     /// Workers; `None` is one for every CPU that affinity and cgroup quota allow.
     pub workers: Option<usize>,
+    /// The CPUs that the process runs on, which leaves the others to interrupts; `None`: all that it may use.
+    pub cpus: Option<Vec<usize>>,
     /// Options of the listening sockets, inherited by their connections.
     pub socket: SocketPlan,
     /// Limits.
@@ -203,6 +205,7 @@ impl Default for Plan {
             tls: None,
             handed_over_proxy_header: false,
             workers: None,
+            cpus: None,
             socket: SocketPlan::default(),
             limits: Limits::default(),
             user: None,

@@ -1,8 +1,13 @@
 //! Which CPUs we may use, and pinning threads to them.
 
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::OnceLock;
 use std::thread::available_parallelism;
 
+use rustix::io::Errno;
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The CPUs that the process may run on, in ascending order; CPU 0 if the kernel does not report them.
@@ -29,6 +34,51 @@ pub fn worker_cpus(workers: usize) -> Vec<Option<usize>> {
     let cpus = allowed();
     let pinned = workers <= cpus.len();
     (0..workers).map(|worker| cpus.get(worker).copied().filter(|_| pinned)).collect()
+}
+
+/// The CPUs that the process had before [`restrict`].
+static STARTED_WITH: OnceLock<CpuSet> = OnceLock::new();
+
+/// Lets all threads of the process run on these CPUs only.
+///
+/// # Errors
+/// `InvalidInput` for a CPU that the process cannot use, and for none.
+pub fn restrict(cpus: &[usize]) -> io::Result<()> {
+    let before = sched_getaffinity(None)?;
+    STARTED_WITH.get_or_init(|| before);
+    let mut set = CpuSet::new();
+    cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));
+    let apply = |set: &CpuSet| -> io::Result<()> {
+        for task in std::fs::read_dir("/proc/self/task")? {
+            let id = task?.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+            match sched_setaffinity(id, set) {
+                // The thread has ended.
+                Err(Errno::SRCH) => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    };
+    let applied = apply(&set);
+    // The kernel leaves out CPUs that the process cannot use.
+    let has_all = applied.is_ok() && cpus.iter().all(|cpu| allowed().contains(cpu));
+    if has_all {
+        return Ok(());
+    }
+    let _ = apply(&before);
+    if let Some(error) = applied.err().filter(|error| error.kind() != io::ErrorKind::InvalidInput) {
+        return Err(error);
+    }
+    let usable = allowed();
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("got {cpus:?}, this process may use {usable:?}")))
+}
+
+/// Starts a process with the CPUs that this one had before [`restrict`].
+pub fn with_own_cpus(command: &mut Command) -> &mut Command {
+    let Some(set) = STARTED_WITH.get().copied() else { return command };
+    let widen = move || Ok(sched_setaffinity(None, &set)?);
+    // SAFETY: between fork and exec one system call is made, and nothing is allocated.
+    unsafe { command.pre_exec(widen) }
 }
 
 /// Pins this thread to one CPU.

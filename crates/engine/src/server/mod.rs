@@ -78,6 +78,9 @@ pub fn bind(plan: Plan) -> Result<Bound, Error> {
 pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Error> {
     plan.check().map_err(Error::Plan)?;
     process::raise_descriptor_limit();
+    if let Some(cpus) = &plan.cpus {
+        cpu::restrict(cpus).map_err(|error| Error::Plan(format!("cpus: {error}")))?;
+    }
     let cpus = cpu::worker_cpus(plan.workers.unwrap_or_else(cpu::worker_count_default));
     let (listening, listeners) = Listeners::bind(&plan, cpus.clone(), inherited)?;
     if let Some(user) = &plan.user {

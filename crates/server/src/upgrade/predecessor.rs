@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flatout_engine::{Address, Handle, Inherited};
+use flatout_lane::cpu::with_own_cpus;
 use flatout_lane::descriptors::{DESCRIPTORS_MAX, SeqpacketSocket};
 use flatout_lane::process::{Ending, notify_replaced_by, signal_process};
 
@@ -129,7 +130,7 @@ fn start(mut command: Command) -> io::Result<SuccessorProcess> {
     let (ours, theirs) = SeqpacketSocket::pair()?;
     command.env(VARIABLE, FORMAT.to_string()).stdin(Stdio::from(OwnedFd::from(theirs)));
     // The command holds the other end too, and is dropped here, so that a close by the new process is noticed.
-    Ok(SuccessorProcess::new(command.spawn()?, ours))
+    Ok(SuccessorProcess::new(with_own_cpus(&mut command).spawn()?, ours))
 }
 
 /// Hands everything over to a newly started process.

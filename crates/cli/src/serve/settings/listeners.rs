@@ -69,6 +69,19 @@ pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
         ..SERVERS
     },
     ServeSetting {
+        name: "cpus",
+        value: "LIST",
+        default: "all that the process may use",
+        help: "the CPUs that the server runs on, such as 1-3 or 0,2: one worker for each, unless `workers` is set; the other \
+               CPUs are left to the network card's interrupts",
+        set: |options, given| {
+            options.server.cpus = Some(value::cpu_list(given.text())?);
+            Ok(())
+        },
+        change: Change::Restart(|plan| format!("{:?}", plan.server.cpus)),
+        ..SERVERS
+    },
+    ServeSetting {
         name: "user",
         value: "NAME",
         default: "",
