@@ -203,8 +203,20 @@ fn every_port_speaks_after_an_upgrade_as_after_a_fresh_start() {
 }
 
 /// Words of a site file that are not settings.
-const BLOCKS: [&str; 11] =
-    ["site", "route", "files", "proxy", "push", "redirect", "respond", "reroute", "close", "upstream", "map"];
+const BLOCKS: [&str; 12] = [
+    "site",
+    "route",
+    "files",
+    "proxy",
+    "push",
+    "redirect",
+    "respond",
+    "reroute",
+    "close",
+    "upstream",
+    "map",
+    "tls-passthrough",
+];
 
 /// Settings of which a file may have several: a change adds one. Others are replaced.
 const LISTS: [&str; 6] = ["listen", "listen-plain", "tls", "domain", "admin", "response-header"];
@@ -223,6 +235,9 @@ const CHANGES: &str = r#"
 listen "127.0.0.1:{C}"
 workers 3
 cpus "0"
+tunnel-time "2h"
+limit-rate "1MiB"
+limit-rate-after "1KiB"
 user "nobody"
 server-name "other"
 drain-time "31s"

@@ -151,6 +151,7 @@ fn mistakes_in_flags_are_reported() {
 fn defaults_match_the_help() {
     let prose = [
         "one for each CPU",
+        "all that the process may use",
         "as the descriptor limit allows",
         "no limit",
         "the system's",
