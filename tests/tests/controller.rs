@@ -237,11 +237,15 @@ fn broken_files_and_objects_leave_the_others() {
     assert_eq!(cluster.get("h", "/name", "").text(), "a");
     let odd = "  hostnames: [odd.test]\n  rules:\n  - filters: [{type: ResponseHeaderModifier, responseHeaderModifier: \
                {set: [{name: 'no field', value: x}]}}]\n    backendRefs: [{name: app, port: 80}]";
-    cluster.objects(
-        &(good.clone() + &route("odd", odd) + &route("late", "  hostnames: [late.test]\n  rules: []")),
-    );
-    until("the rest is served", || cluster.get("odd.test", "/name", "").status == 404);
+    let moved = "  hostnames: [moved.test]\n  rules: [{filters: [{type: RequestRedirect, requestRedirect: {hostname: x.test}}]}]";
+    let late = "  hostnames: [late.test]\n  rules: []";
+    cluster.objects(&(good.clone() + &route("odd", odd) + &route("late", late) + &route("moved", moved)));
+    until("the rest is served", || cluster.get("moved.test", "/name", "").status == 302);
     assert_eq!(cluster.get("h", "/name", "").text(), "a");
+    // One that is refused is no route, and its status says so.
+    assert_eq!(cluster.get("odd.test", "/name", "").text(), "a");
+    let is_said = |line: &String| line.contains("odd") && line.contains("Accepted UnsupportedValue");
+    assert!(cluster.said().iter().any(is_said), "{:?}", cluster.said());
     // A route without rules takes nothing away from the others.
     assert_eq!(cluster.get("late.test", "/name", "").text(), "a");
     assert_eq!(cluster.reloads(), 1, "{:?}", cluster.said());
@@ -329,4 +333,105 @@ fn wrong_arguments_are_refused() {
         assert_eq!(output.status.code(), Some(status), "{arguments:?} {shown}");
         assert!(shown.contains(text), "{arguments:?} {shown}");
     }
+}
+
+/// A server that keeps what it receives, and never responds.
+fn silent() -> (u16, std::sync::mpsc::Receiver<String>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut received = vec![0; 100 << 10];
+            let mut count = 0;
+            // Heads and bodies of this test come at once, but perhaps in pieces; each body ends in a dot.
+            while !received[..count].ends_with(b"\r\n\r\n") && !received[..count].ends_with(b".") {
+                count += stream.read(&mut received[count..]).unwrap();
+            }
+            let text = String::from_utf8_lossy(&received[..count]).into_owned();
+            if sender.send(text).is_err() {
+                return;
+            }
+            open.push(stream);
+        }
+    });
+    (port, receiver)
+}
+
+#[test]
+fn mirrors_get_copies_and_nobody_waits_for_them() {
+    let (app, (port, copies)) = (backend("app"), silent());
+    let shadow = format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: shadow}}\nspec: {{ports: [{{port: 80}}]}}\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: shadow-1, labels: \
+         {{kubernetes.io/service-name: shadow}}}}\naddressType: IPv4\nports: [{{name: '', port: {port}}}]\n\
+         endpoints: [{{addresses: [127.0.0.1]}}]\n"
+    );
+    let mirror = "{type: RequestMirror, requestMirror: {backendRef: {name: shadow, port: 80}}}";
+    let never = "{type: RequestMirror, requestMirror: {percent: 0, backendRef: {name: shadow, port: 80}}}";
+    let spec = format!(
+        "  rules:\n  - matches: [{{path: {{value: /never}}}}]\n    filters: [{never}]\n    backendRefs: [{{name: app, port: 80}}]\n  \
+         - filters: [{mirror}, {{type: RequestHeaderModifier, requestHeaderModifier: {{set: [{{name: X-Stage, value: test}}]}}}}]\n    \
+         backendRefs: [{{name: app, port: 80}}]"
+    );
+    let cluster = Cluster::start(&(service("app", &[&app]) + &shadow + &route("r", &spec)));
+    until("the route is served", || cluster.get("a.test", "/name", "").status == 200);
+    let copy = copies.recv_timeout(flatout_tests::PATIENCE).unwrap();
+    assert!(copy.starts_with("GET /name HTTP/1.1\r\n") && copy.contains("X-Stage: test\r\n"), "{copy}");
+    assert_eq!(cluster.get("a.test", "/never", "").status, 404);
+    // With a body of some size: the app responds although the copy is never answered.
+    let body = "x".repeat(40_000) + ".";
+    let mut stream = TcpStream::connect(("127.0.0.1", cluster.port)).unwrap();
+    stream.set_read_timeout(Some(flatout_tests::PATIENCE)).unwrap();
+    let head = format!(
+        "POST /name HTTP/1.1\r\nHost: a.test\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all((head + &body).as_bytes()).unwrap();
+    let answer = flatout_tests::answers(&flatout_tests::read_to_close(&mut stream), false).remove(0);
+    assert_eq!(answer.status, 405, "of a server of files");
+    let copy = copies.recv_timeout(flatout_tests::PATIENCE).unwrap();
+    assert!(copy.starts_with("POST /name ") && copy.ends_with(&body), "{} bytes", copy.len());
+    // A longer one is not copied; the next copy is that of the request after it.
+    let mut stream = TcpStream::connect(("127.0.0.1", cluster.port)).unwrap();
+    stream.set_read_timeout(Some(flatout_tests::PATIENCE)).unwrap();
+    let head = "POST /name HTTP/1.1\r\nHost: a.test\r\nContent-Length: 70000\r\nConnection: close\r\n\r\n";
+    let _ = stream.write_all((head.to_owned() + &"x".repeat(70_000)).as_bytes());
+    let _ = stream.read(&mut [0; 1000]);
+    assert_eq!(cluster.get("a.test", "/name?after", "").status, 200);
+    let copy = copies.recv_timeout(flatout_tests::PATIENCE).unwrap();
+    assert!(copy.starts_with("GET /name?after "), "{copy}");
+}
+
+#[test]
+fn tls_routes_pass_connections_on() {
+    let authority = Authority::new();
+    authority.sign("app", "app.test");
+    let app = {
+        let folder = Folder::new();
+        folder.write("name", "behind");
+        let (certificate, key) = (authority.path("app.pem"), authority.path("app.key"));
+        let flags = ["--workers", "1", "--tls", certificate.as_str(), key.as_str()];
+        let server = Server::site(&folder.0, &flags);
+        (server.secure_port.unwrap(), server, folder)
+    };
+    let objects = format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: app}}\nspec: {{ports: [{{port: 443}}]}}\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: app-1, labels: \
+         {{kubernetes.io/service-name: app}}}}\naddressType: IPv4\nports: [{{name: '', port: {}}}]\n\
+         endpoints: [{{addresses: [127.0.0.1]}}]\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: TLSRoute\n\
+         metadata: {{name: r}}\nspec:\n  parentRefs: [{{name: gw}}]\n  hostnames: [app.test]\n  \
+         rules: [{{backendRefs: [{{name: app, port: 443}}]}}]\n",
+        app.0
+    );
+    let cluster = Cluster::start(&objects);
+    let port = cluster.secure_port;
+    cluster.gateway(&format!("  - {{name: tls, port: {port}, protocol: TLS, tls: {{mode: Passthrough}}}}\n"));
+    until("the listener serves", || {
+        authority.curl("app.test", port, "/name", &[]) == Ok("behind".to_owned())
+    });
+    let other = authority.curl("other.test", port, "/name", &[]);
+    assert!(other.is_err_and(|code| code != 60), "no certificate: disconnected");
 }

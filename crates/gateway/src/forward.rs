@@ -65,6 +65,20 @@ pub struct Forward {
     pub underscores: bool,
     /// Which [private fields](crate::private) of responses are followed. Others are removed.
     pub private: TrustedFields,
+    /// Where copies of requests go. Nobody waits for their responses, which are dropped.
+    pub mirrors: Vec<Mirror>,
+}
+
+/// An upstream that gets copies of requests. Those with a body that is not collected before the request is forwarded, and those that
+/// change the protocol, are not copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mirror {
+    /// The index of the upstream in the plan.
+    pub upstream: usize,
+    /// The share of requests that is copied: so many,
+    pub numerator: u32,
+    /// of so many.
+    pub denominator: u32,
 }
 
 /// The private fields of an upstream that a route follows.
@@ -136,6 +150,7 @@ impl Forward {
             upgrade: vec!["websocket".to_owned()],
             underscores: false,
             private: TrustedFields::default(),
+            mirrors: Vec::new(),
         }
     }
 }

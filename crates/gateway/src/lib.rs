@@ -24,5 +24,5 @@ pub use cache::{Caching, Ignored, Rules, Validity};
 pub use client::Client;
 pub use edits::{Edits, PARAM, is_alike};
 pub use finish::{Finish, Redirection, ResponseOrigin, Stored};
-pub use forward::{BufferRequests, Forward, Forwarded, Forwarding, Host, TrustedFields};
+pub use forward::{BufferRequests, Forward, Forwarded, Forwarding, Host, Mirror, TrustedFields};
 pub use parked::{Abandoned, complete, signalling};

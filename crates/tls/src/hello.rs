@@ -33,9 +33,6 @@ const HOST_NAME: u8 = 0;
 /// The longest DNS name in bytes.
 const NAME_BYTES_MAX: usize = 253;
 
-/// The alert `unrecognized_name`, fatal, in a record (RFC 8446, section 6): for a client that requests a name that nobody has.
-pub const UNRECOGNIZED_NAME_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
-
 /// What the first bytes of a connection are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hello {

@@ -30,7 +30,7 @@ pub use channel::{Channel, Shake};
 pub use client::{ClientPlan, Connector, client_config, unverified_client_config};
 pub use counts::{Counted, Counts};
 pub use fault::Fault;
-pub use hello::{HELLO_BYTES_MAX, Hello, HelloFault, UNRECOGNIZED_NAME_ALERT, read_hello};
+pub use hello::{HELLO_BYTES_MAX, Hello, HelloFault, read_hello};
 pub use profile::{Profile, Selector};
 pub use proofs::{Proof, Proofs};
 pub use property::Property;

@@ -1,7 +1,6 @@
 //! `HTTPRoute`, `GRPCRoute` and `TLSRoute`.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::{Object, null_as_default};
 
@@ -67,6 +66,19 @@ pub struct HttpRule {
     pub backend_refs: Vec<BackendRef>,
     /// Their time limits.
     pub timeouts: Option<Timeouts>,
+    /// Which requests are sent again.
+    pub retry: Option<Retry>,
+}
+
+/// Which requests are sent again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Retry {
+    /// The statuses of responses that cause it.
+    #[serde(deserialize_with = "null_as_default")]
+    pub codes: Vec<u16>,
+    /// How often.
+    pub attempts: Option<u32>,
 }
 
 /// Conditions of requests; all must be true.
@@ -127,7 +139,29 @@ pub struct HttpFilter {
     /// CORS.
     pub cors: Option<CorsFilter>,
     /// A copy of requests for another backend.
-    pub request_mirror: Option<Value>,
+    pub request_mirror: Option<RequestMirror>,
+}
+
+/// A copy of requests for another backend.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RequestMirror {
+    /// The service that gets it.
+    pub backend_ref: BackendRef,
+    /// The share of requests, in percent; none: all.
+    pub percent: Option<u32>,
+    /// The share of requests, as a fraction; not beside `percent`.
+    pub fraction: Option<Fraction>,
+}
+
+/// A part of something.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Fraction {
+    /// So many,
+    pub numerator: u32,
+    /// of so many; none: 100.
+    pub denominator: Option<u32>,
 }
 
 /// Changes of fields.

@@ -35,6 +35,17 @@ pub(super) struct UpstreamOptions {
     pub(super) send_time: Option<Duration>,
     /// Clients stay with their server by this cookie.
     pub(super) cookie: Option<String>,
+    /// Which requests are sent again, if not as usual.
+    pub(super) retry: Option<Retry>,
+}
+
+/// Which requests are sent again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Retry {
+    /// The statuses that cause it, besides errors and timeouts.
+    pub(super) statuses: Vec<u16>,
+    /// How often; none: as usual.
+    pub(super) attempts: Option<u32>,
 }
 
 /// The upstreams of a plan.
@@ -169,7 +180,7 @@ impl UpstreamOptions {
     /// The name of the upstream, from which follows everything that distinguishes it.
     fn named(&self, key: &ObjectKey, port: u16) -> String {
         let mut name = format!("{key}:{port}");
-        let UpstreamOptions { is_passthrough, is_h2c, is_tls, tls, cookie, .. } = self;
+        let UpstreamOptions { is_passthrough, is_h2c, is_tls, tls, cookie, retry, .. } = self;
         let UpstreamOptions { request_time, read_time, connect_time, send_time, .. } = self;
         let mut add = |text: String| {
             let separator = if name.contains('?') { ',' } else { '?' };
@@ -190,6 +201,11 @@ impl UpstreamOptions {
         }
         if let Some(cookie) = cookie {
             add(format!("cookie={cookie}"));
+        }
+        if let Some(Retry { statuses, attempts }) = retry {
+            let statuses: Vec<String> = statuses.iter().map(u16::to_string).collect();
+            let attempts = attempts.map_or_else(String::new, |attempts| format!("x{attempts}"));
+            add(format!("retry={}{attempts}", statuses.join("+")));
         }
         name
     }
@@ -218,6 +234,10 @@ impl UpstreamOptions {
             (self.send_time, &mut upstream.send_time_max),
         ] {
             *to = from.unwrap_or(*to);
+        }
+        if let Some(Retry { statuses, attempts }) = &self.retry {
+            upstream.retry_on.statuses.clone_from(statuses);
+            upstream.retries_max = attempts.unwrap_or(upstream.retries_max);
         }
         if let Some(cookie) = &self.cookie {
             upstream.balance = Balance::Sticky { cookie: cookie.clone() };

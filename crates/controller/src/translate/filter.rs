@@ -8,7 +8,8 @@ use flatout_site::plan::{
 };
 
 use crate::kinds::route::{
-    CorsFilter, HeaderModifier, HttpFilter, PathModifier, RequestRedirect, UrlRewrite,
+    CorsFilter, Fraction, HeaderModifier, HttpFilter, PathModifier, RequestMirror, RequestRedirect,
+    UrlRewrite,
 };
 
 /// Where a redirect is sent from: what it does not name stays.
@@ -52,16 +53,39 @@ pub(super) fn apply(
                     route.rewrites.push(rewrite(path, &route.path)?);
                 }
             }
+            // Its backend is known before a listener is: see the rule.
+            "RequestMirror" => {
+                mirrored_share(filter.request_mirror.as_ref().ok_or_else(lacks)?)?;
+            }
             "CORS" => route.rules.cors = Some(cors(filter.cors.as_ref().ok_or_else(lacks)?)),
             other => {
                 return Err(format!(
                     "a filter of the type {other} is not supported; there are RequestHeaderModifier, ResponseHeaderModifier, \
-                     RequestRedirect, URLRewrite and CORS"
+                     RequestRedirect, URLRewrite, RequestMirror and CORS"
                 ));
             }
         }
     }
     Ok(host)
+}
+
+/// The share of requests that a mirror gets: so many of so many.
+///
+/// # Errors
+/// It is more than all of them, or not a number.
+pub(super) fn mirrored_share(mirror: &RequestMirror) -> Result<(u32, u32), String> {
+    let (numerator, denominator) = match (mirror.percent, mirror.fraction) {
+        (Some(_), Some(_)) => {
+            return Err("a mirror with both a percentage and a fraction; need one".to_owned());
+        }
+        (Some(percent), None) => (percent, 100),
+        (None, Some(Fraction { numerator, denominator })) => (numerator, denominator.unwrap_or(100)),
+        (None, None) => (1, 1),
+    };
+    match numerator <= denominator && denominator > 0 {
+        true => Ok((numerator, denominator)),
+        false => Err(format!("a mirror for {numerator} of {denominator} requests; need at most all of them")),
+    }
 }
 
 fn fields(modifier: &HeaderModifier) -> Vec<FieldRule> {

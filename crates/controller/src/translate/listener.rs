@@ -276,10 +276,19 @@ fn fit_together(one: &str, other: &str) -> bool {
     one == other || [one, other].iter().all(|it| ["HTTPS", "TLS"].contains(it))
 }
 
+/// The TLS mode of a listener.
+fn tls_mode(listener: &Listener) -> &str {
+    listener.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate")
+}
+
+fn passes_on(listener: &Listener) -> bool {
+    tls_mode(listener) == "Passthrough"
+}
+
 /// Checks a listener for TLS: connections are passed on, and never end here.
 fn check_passthrough(listener: &Listener, faults: &mut Vec<Condition>) {
-    let mode = listener.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
-    if mode != "Passthrough" {
+    if !passes_on(listener) {
+        let mode = tls_mode(listener);
         let message = format!(
             "a listener for TLS needs the TLS mode Passthrough, got {mode}; use HTTPS to end it here"
         );
@@ -289,7 +298,8 @@ fn check_passthrough(listener: &Listener, faults: &mut Vec<Condition>) {
 
 fn allowed_kinds(listener: &Listener, faults: &mut Vec<Condition>) -> Vec<&'static str> {
     let given = listener.allowed_routes.as_ref().map(|allowed| &allowed.kinds[..]).unwrap_or_default();
-    let Some(kinds) = kinds_of(&listener.protocol) else { return Vec::new() };
+    let kinds = kinds_of(&listener.protocol).filter(|_| listener.protocol != "TLS" || passes_on(listener));
+    let Some(kinds) = kinds else { return Vec::new() };
     if given.is_empty() {
         return kinds.to_vec();
     }

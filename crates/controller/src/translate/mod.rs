@@ -38,7 +38,7 @@ use flatout_tls::Profile;
 use serde_json::{Value, json};
 
 use self::attach::{Attachment, RouteHead, RuleFaults, attach, parents_status};
-use self::backend::{UpstreamOptions, Upstreams};
+use self::backend::{Retry, UpstreamOptions, Upstreams};
 pub use self::certificate::Files;
 use self::filter::ListenerOrigin;
 use self::grant::Referrer;
@@ -46,14 +46,17 @@ use self::ingress::IngressParts;
 use self::listener::GatewayState;
 use self::precedence::RequestMatch;
 use self::rule::{CommonRule, ResolvedRule, duration};
-use self::site::Sites;
+use self::site::{FinishedSites, Sites};
 use crate::condition::{Condition, StatusUpdate};
 use crate::kinds::route::{GrpcMatch, GrpcRule, HttpMatch, HttpRule, RouteSpec, TlsRoute, TlsRule};
-use crate::kinds::{GATEWAY_GROUP, Object, ObjectKey};
+use crate::kinds::{self, GATEWAY_GROUP, Object, ObjectKey};
 use crate::objects::{Objects, find_kind};
 
 /// The name of this controller in classes.
 pub const CONTROLLER_NAME: &str = "flatout.dev/controller";
+
+/// Retries of one request, at most: each takes a server's time.
+const RETRIES_MAX: u32 = 16;
 
 /// What the translation depends on, apart from objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,8 +94,42 @@ pub struct Translation {
     pub assigned: BTreeMap<ObjectKey, IpAddr>,
 }
 
-/// Translates all objects.
+/// Translates all objects. A rule that the site layer refuses is left out, and said to be refused: that takes another translation.
 pub fn translate(objects: &Objects, settings: &Settings) -> Translation {
+    let mut refused = BTreeMap::new();
+    loop {
+        let (translation, removed) = translate_without(&refused, objects, settings);
+        let before = refused.len();
+        let mut others = Vec::new();
+        for (route, why) in removed {
+            // The name of a route is that of its rule and a number.
+            match route.rsplit_once('.') {
+                Some((rule, _)) if is_rule(rule) => drop(refused.insert(rule.to_owned(), why)),
+                _ => others.push((route, why)),
+            }
+        }
+        // Each round refuses at least one rule more.
+        if refused.len() == before {
+            for (route, why) in others {
+                let message = format_args!("{route} is not served: {why}");
+                flatout_engine::report(flatout_engine::Severity::Error, message);
+            }
+            return translation;
+        }
+    }
+}
+
+/// Whether a name is one of a route's rule.
+fn is_rule(name: &str) -> bool {
+    ["HTTPRoute/", "GRPCRoute/"].iter().any(|kind| name.starts_with(kind))
+}
+
+/// Translates all objects but these rules. Returns also the routes that the site layer refuses.
+fn translate_without(
+    refused: &BTreeMap<String, String>,
+    objects: &Objects,
+    settings: &Settings,
+) -> (Translation, Vec<(String, String)>) {
     let mut files = Files::below(&settings.folder);
     let mut statuses = class_statuses(objects, settings);
     let mut gateways = listener::gateways(objects, settings, &mut files);
@@ -105,6 +142,7 @@ pub fn translate(objects: &Objects, settings: &Settings) -> Translation {
         gateways: &mut gateways,
         upstreams: &mut upstreams,
         sites: &mut sites,
+        refused,
     };
     let mut routes: Vec<AnyRoute<'_>> = objects.http_routes.values().map(AnyRoute::Http).collect();
     routes.extend(objects.grpc_routes.values().map(AnyRoute::Grpc));
@@ -126,9 +164,10 @@ pub fn translate(objects: &Objects, settings: &Settings) -> Translation {
     };
     statuses.extend({ ingresses }.add_all());
     sites.add_health(settings.health);
-    let (sites, site_listen, site_secure) = sites.finish(upstreams.list, rates);
+    let FinishedSites { plan: sites, listens: site_listen, secure: site_secure, removed } =
+        sites.finish(upstreams.list, rates);
     let assigned = gateways.iter().filter_map(|it| Some((it.gateway.metadata.key(), it.address?))).collect();
-    Translation { sites, site_listen, site_secure, files, statuses, assigned }
+    (Translation { sites, site_listen, site_secure, files, statuses, assigned }, removed)
 }
 
 /// A route of a kind.
@@ -145,6 +184,8 @@ struct Parts<'p, 'o> {
     gateways: &'p mut Vec<GatewayState<'o>>,
     upstreams: &'p mut Upstreams<'o>,
     sites: &'p mut Sites,
+    /// Rules that the site layer refuses, and why.
+    refused: &'p BTreeMap<String, String>,
 }
 
 impl Parts<'_, '_> {
@@ -162,7 +203,7 @@ impl Parts<'_, '_> {
             self.pass_on(route, from, &attachments, &mut faults);
         }
         for rule in route.rules() {
-            let rule = match rule {
+            let rule = match rule.and_then(|rule| self.known_good(rule)) {
                 Ok(rule) => ResolvedRule::new(rule, from, self.upstreams, &mut faults),
                 Err(why) => {
                     faults.unsupported.push(why);
@@ -217,6 +258,11 @@ impl Parts<'_, '_> {
                 self.sites.add_passthrough((bind, &listener.hostname), hostname, &shares);
             }
         }
+    }
+
+    /// The rule, unless the site layer refuses it.
+    fn known_good(&self, rule: CommonRule) -> Result<CommonRule, String> {
+        self.refused.get(&rule.name).map_or(Ok(rule), |why| Err(why.clone()))
     }
 
     /// Serves a rule at all listeners that its route is attached to.
@@ -295,6 +341,7 @@ fn http_rule(rule: &HttpRule, name: String) -> Result<CommonRule, String> {
             .into_iter()
             .flatten()
             .min(),
+        retry: rule.retry.as_ref().map(retry).transpose()?,
         ..UpstreamOptions::default()
     };
     Ok(CommonRule {
@@ -306,9 +353,32 @@ fn http_rule(rule: &HttpRule, name: String) -> Result<CommonRule, String> {
     })
 }
 
+/// Which requests of a rule are sent again.
+///
+/// # Errors
+/// A status that is no error, or too many attempts.
+fn retry(retry: &kinds::route::Retry) -> Result<Retry, String> {
+    if let Some(code) = retry.codes.iter().find(|code| !(400..600).contains(*code)) {
+        return Err(format!("retries for the status {code}; allowed are 400 to 599"));
+    }
+    if let Some(attempts) = retry.attempts.filter(|attempts| *attempts > RETRIES_MAX) {
+        return Err(format!("{attempts} retries of a request; allowed are {RETRIES_MAX}"));
+    }
+    let mut statuses = retry.codes.clone();
+    statuses.sort_unstable();
+    statuses.dedup();
+    Ok(Retry { statuses, attempts: retry.attempts })
+}
+
 fn grpc_rule(rule: &GrpcRule, name: String) -> Result<CommonRule, String> {
     let any = [GrpcMatch::default()];
     let matches = if rule.matches.is_empty() { &any[..] } else { &rule.matches };
+    let of_backends = rule.backend_refs.iter().flat_map(|it| &it.filters);
+    if rule.filters.iter().chain(of_backends).any(|filter| filter.kind == "RequestMirror") {
+        return Err(
+            "RequestMirror is not supported for gRPC: the length of its bodies is not known".to_owned()
+        );
+    }
     Ok(CommonRule {
         name,
         matches: matches.iter().map(RequestMatch::of_grpc).collect::<Result<_, _>>()?,

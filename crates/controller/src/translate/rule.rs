@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use flatout_gateway::{Forward, Host};
+use flatout_gateway::{Forward, Host, Mirror};
 use flatout_site::plan::{Action, Route, Template};
 
 use super::attach::RuleFaults;
@@ -28,6 +28,8 @@ pub(super) struct ResolvedRule {
     rule: CommonRule,
     /// The upstream of each backend with a share, and the limit of its random numbers; none is 500.
     shares: Vec<Share>,
+    /// What gets copies of all its requests.
+    mirrors: Vec<Mirror>,
 }
 
 struct Share {
@@ -35,6 +37,7 @@ struct Share {
     /// The part of all requests that goes to it and those before it.
     until: f64,
     filters: Vec<HttpFilter>,
+    mirrors: Vec<Mirror>,
 }
 
 /// A route of a site, and how specific it is.
@@ -54,6 +57,7 @@ impl ResolvedRule {
         upstreams: &mut Upstreams<'_>,
         faults: &mut RuleFaults,
     ) -> ResolvedRule {
+        let mirrors = mirrors(&rule.filters, (from, &rule.options), upstreams, faults);
         let weights = |it: &BackendRef| f64::from(it.weight.unwrap_or(1));
         let total: f64 = rule.backends.iter().map(weights).sum();
         let (mut shares, mut sum) = (Vec::new(), 0.0);
@@ -64,10 +68,12 @@ impl ResolvedRule {
             let weight = weights(backend);
             if weight > 0.0 {
                 sum += weight;
-                shares.push(Share { upstream, until: sum / total, filters: backend.filters.clone() });
+                let filters = backend.filters.clone();
+                let mirrors = self::mirrors(&filters, (from, &rule.options), upstreams, faults);
+                shares.push(Share { upstream, until: sum / total, filters, mirrors });
             }
         }
-        ResolvedRule { rule, shares }
+        ResolvedRule { rule, shares, mirrors }
     }
 
     /// The routes for a listener.
@@ -99,8 +105,9 @@ impl ResolvedRule {
                 };
                 let of_rule = filter::apply(&self.rule.filters, origin, &mut route)?;
                 let host = filter::apply(&share.filters, origin, &mut route)?.or(of_rule);
-                if let (Action::Proxy(forward), Some(host)) = (&mut route.action, host) {
-                    forward.host = Host::Set(host);
+                if let Action::Proxy(forward) = &mut route.action {
+                    forward.mirrors = self.mirrors.iter().chain(&share.mirrors).copied().collect();
+                    forward.host = host.map_or(Host::Kept, Host::Set);
                 }
                 if at + 1 < self.shares.len() {
                     // It is chosen first, so the limits of those behind it need no lower one.
@@ -111,6 +118,28 @@ impl ResolvedRule {
         }
         Ok(routes)
     }
+}
+
+/// The upstreams that get copies of requests by these filters. One that is not found gets none; the route's status says so.
+fn mirrors(
+    filters: &[HttpFilter],
+    (from, options): (Referrer<'_>, &UpstreamOptions),
+    upstreams: &mut Upstreams<'_>,
+    faults: &mut RuleFaults,
+) -> Vec<Mirror> {
+    let given = filters.iter().filter(|filter| filter.kind == "RequestMirror");
+    let mut found = Vec::new();
+    for mirror in given.filter_map(|filter| filter.request_mirror.as_ref()) {
+        match (upstreams.of_reference(from, &mirror.backend_ref, options), filter::mirrored_share(mirror)) {
+            (Ok(upstream), Ok((numerator, denominator))) => {
+                found.push(Mirror { upstream, numerator, denominator });
+            }
+            (Err(why), _) => drop(faults.unresolved.get_or_insert(why)),
+            // The rule is refused for it.
+            (Ok(_), Err(_)) => {}
+        }
+    }
+    found
 }
 
 /// How requests are forwarded.

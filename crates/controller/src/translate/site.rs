@@ -29,6 +29,17 @@ pub(super) struct Sites {
     health: Option<SocketAddr>,
 }
 
+/// The sites of a plan.
+pub(super) struct FinishedSites {
+    pub(super) plan: site_plan::Plan,
+    /// The addresses of each.
+    pub(super) listens: Vec<Vec<SiteListen>>,
+    /// The certificates of each.
+    pub(super) secure: Vec<Option<Profile>>,
+    /// Routes that the site layer refuses, and why.
+    pub(super) removed: Vec<(String, String)>,
+}
+
 struct ListenerSite {
     hostname: HostName,
     identities: Vec<Identity>,
@@ -132,11 +143,7 @@ impl Sites {
     }
 
     /// The sites of a plan with these upstreams, their addresses and certificates.
-    pub(super) fn finish(
-        mut self,
-        upstreams: Vec<Upstream>,
-        rates: Vec<Rate>,
-    ) -> (site_plan::Plan, Vec<Vec<SiteListen>>, Vec<Option<Profile>>) {
+    pub(super) fn finish(mut self, upstreams: Vec<Upstream>, rates: Vec<Rate>) -> FinishedSites {
         let (mut sites, mut listens, mut secure) = (Vec::new(), Vec::new(), Vec::new());
         for ((bind, hostname), draft) in std::mem::take(&mut self.sites) {
             let listener = self.listener_of(bind, &hostname);
@@ -179,8 +186,8 @@ impl Sites {
         }
         number(&mut sites, &listens);
         let mut plan = site_plan::Plan { upstreams, rates, sites, ..site_plan::Plan::default() };
-        remove_faulty(&mut plan);
-        (plan, listens, secure)
+        let removed = remove_faulty(&mut plan);
+        FinishedSites { plan, listens, secure, removed }
     }
 }
 
@@ -215,18 +222,18 @@ fn ordered(mut routes: Vec<RankedRoute>) -> Vec<Route> {
 }
 
 /// Removes the routes that the site layer refuses although the translation accepted them: a route must not stop all others.
-fn remove_faulty(plan: &mut site_plan::Plan) {
+/// Returns their names, and why.
+fn remove_faulty(plan: &mut site_plan::Plan) -> Vec<(String, String)> {
+    let mut all = Vec::new();
     while let Err(fault) = check(plan) {
         match fault.place {
             Place::Route(site, route) if plan.sites.get(site).is_some_and(|it| route < it.routes.len()) => {
                 let removed = plan.sites[site].routes.remove(route);
-                flatout_engine::report(
-                    flatout_engine::Severity::Error,
-                    format_args!("{} is not served: {}", removed.name, fault.reason),
-                );
+                all.push((removed.name, fault.reason));
             }
             // Who made the plan checks it again, and keeps the one before.
-            _ => return,
+            _ => return all,
         }
     }
+    all
 }

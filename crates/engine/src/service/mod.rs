@@ -144,7 +144,7 @@ impl<S: Service + ?Sized> Service for Box<S> {
 pub enum TlsRoute {
     /// This server: the handshake begins.
     Terminate,
-    /// Nobody: the client gets the alert `unrecognized_name`.
+    /// Nobody: it is closed.
     Refuse,
     /// This code, with the connection as it is: nothing was read from it.
     Take(Takeover),

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use flatout_lane::slab::Key;
 use flatout_lane::socket::Moved;
-use flatout_tls::{HELLO_BYTES_MAX, Hello, UNRECOGNIZED_NAME_ALERT, read_hello};
+use flatout_tls::{HELLO_BYTES_MAX, Hello, read_hello};
 
 use super::WorkerLoop;
 use super::accept::PLAINTEXT_REPLY;
@@ -63,7 +63,8 @@ impl WorkerLoop {
         match route.unwrap_or(TlsRoute::Refuse) {
             TlsRoute::Terminate if self.acceptor.is_some() => self.begin_tls(key),
             TlsRoute::Take(takeover) => self.take(key, takeover),
-            TlsRoute::Terminate | TlsRoute::Refuse => self.refuse_tls(key, &UNRECOGNIZED_NAME_ALERT),
+            // Without an alert, as if nobody listened: there is no server that could have sent it.
+            TlsRoute::Terminate | TlsRoute::Refuse => self.refuse_tls(key, b""),
         }
     }
 
@@ -74,7 +75,9 @@ impl WorkerLoop {
         let buffer = self.serving.read.get_mut(..HELLO_BYTES_MAX).unwrap_or_default();
         let _ = connection.transport.receive(buffer);
         // If the socket has no room for it, the peer does not read anyway.
-        let _ = connection.transport.send(last);
+        if !last.is_empty() {
+            let _ = connection.transport.send(last);
+        }
         connection.transport.shut_down();
         self.close(key, Outcome::Refused);
     }

@@ -27,6 +27,7 @@ use crate::select::sticky;
 use crate::table::UpstreamId;
 use crate::upstream::LiveUpstream;
 use crate::worker::ProxyWorker;
+use crate::worker::mirror::collects_body;
 
 /// Bodies up to this size are sent together with their head, once they are complete.
 const WHOLE_BYTES_MAX: u64 = 16 << 10;
@@ -177,7 +178,7 @@ pub fn body_plan(forward: &Forward, head: &Head<'_>, bytes_max: Option<u64>) -> 
     }
 }
 
-fn key_hash(balance: &Balance, request: &Request<'_>, client: Option<IpAddr>) -> u64 {
+pub(crate) fn key_hash(balance: &Balance, request: &Request<'_>, client: Option<IpAddr>) -> u64 {
     let Balance::Hash(key) = balance else { return 0 };
     let head = &request.head;
     match key {
@@ -200,6 +201,9 @@ impl Forwarding for ProxyWorker {
             // Its length comes first, in a parameter.
             return BodyPlan::Whole { bytes_max };
         }
+        if collects_body(to, head) {
+            return BodyPlan::Whole { bytes_max };
+        }
         body_plan(to, head, bytes_max)
     }
 
@@ -216,7 +220,14 @@ impl Forwarding for ProxyWorker {
             return Reply::Now;
         };
         let client = ParkedClient { exchange: request.park(), finish: what.finish.clone() };
-        self.begin_job(self.job(&request, &what, upstream, Receiver::client(&self.lane, client)));
+        let job = self.job(&request, &what, upstream, Receiver::client(&self.lane, client));
+        let copies = match what.forward.mirrors.is_empty() {
+            true => Vec::new(),
+            false => self.copies(&request, &what, &job),
+        };
+        self.begin_job(job);
+        // After it: they must not take its connection.
+        copies.into_iter().for_each(|copy| self.begin_job(Box::new(copy)));
         Reply::Parked
     }
 

@@ -7,6 +7,7 @@ mod dispatch;
 pub(crate) mod forward;
 mod h2;
 mod limit;
+mod mirror;
 pub(crate) mod passthrough;
 mod queue;
 mod receive;

@@ -110,11 +110,28 @@ pub(crate) enum CompiledAction {
     Close,
 }
 
+/// Checks the upstreams that get copies of requests.
+fn check_mirrors(forward: &flatout_gateway::Forward, plan: &plan::Plan, place: Place) -> Result<(), Fault> {
+    let is_cgi = |upstream: usize| plan.upstreams.get(upstream).is_some_and(|it| it.protocol.is_cgi());
+    for mirror in &forward.mirrors {
+        within(mirror.upstream, plan.upstreams.len(), "upstream", place)?;
+        if mirror.denominator == 0 {
+            return Err(place.fault("a share of copied requests of 0 parts"));
+        }
+        if is_cgi(mirror.upstream) || is_cgi(forward.upstream) {
+            return Err(
+                place.fault("requests over FastCGI, SCGI and uwsgi cannot be copied to another upstream")
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Whether two routes give everybody the same access, so that it does not matter which of them a request takes.
 pub(super) fn is_alike(one: &plan::Route, other: &plan::Route) -> bool {
     let has_same_upstream = match (&one.action, &other.action) {
         (Action::Proxy(one), Action::Proxy(other)) => {
-            one.upstream == other.upstream && one.host == other.host
+            one.upstream == other.upstream && one.host == other.host && one.mirrors == other.mirrors
         }
         _ => false,
     };
@@ -215,6 +232,7 @@ impl CompiledAction {
             }
             Action::Proxy(forward) => {
                 within(forward.upstream, plan.upstreams.len(), "upstream", place)?;
+                check_mirrors(forward, plan, place)?;
                 CompiledAction::Proxy(forward.clone())
             }
             Action::Push(plan) => CompiledAction::Push(Arc::new(push::Plan::clone(plan))),

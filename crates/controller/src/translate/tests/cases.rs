@@ -279,7 +279,11 @@ fn rewrites_replace_paths_and_hosts() {
 #[test]
 fn filters_that_are_invalid_or_unknown_are_refused() {
     for filter in [
-        "{type: RequestMirror, requestMirror: {backendRef: {name: a, port: 8080}}}",
+        "{type: RequestMirror}",
+        "{type: RequestMirror, requestMirror: {percent: 101, backendRef: {name: a, port: 8080}}}",
+        "{type: RequestMirror, requestMirror: {fraction: {numerator: 1, denominator: 0}, backendRef: {name: a, port: 8080}}}",
+        "{type: RequestMirror, requestMirror: {percent: 1, fraction: {numerator: 1}, backendRef: {name: a, port: 8080}}}",
+        "{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: 'not a name', value: x}]}}",
         "{type: ExtensionRef}",
         "{type: URLRewrite}",
         "{type: URLRewrite, urlRewrite: {path: {type: ReplaceFullPath, replaceFullPath: '/a?b'}}}",
@@ -343,4 +347,58 @@ fn the_shorter_limit_of_a_route_counts() {
         let upstreams = with_base(&route("r", &spec)).sites.upstreams;
         assert_eq!(upstreams[0].request_time_max, expected, "{timeouts}");
     }
+}
+
+#[test]
+fn mirrors_of_rules_and_backends_get_copies() {
+    let mirror = |name: &str, share: &str| {
+        format!("{{type: RequestMirror, requestMirror: {{{share}backendRef: {{name: {name}, port: 8080}}}}}}")
+    };
+    let spec = format!(
+        "rules:\n- filters: [{}, {}]\n  backendRefs: [{{name: a, port: 8080, filters: [{}]}}]",
+        mirror("b", ""),
+        mirror("b", "percent: 25, "),
+        mirror("a", "fraction: {numerator: 1, denominator: 1000}, "),
+    );
+    let translation = with_base(&route("r", &spec));
+    let Action::Proxy(forward) = &translation.routes("h")[0].action else { panic!("no proxy") };
+    let copies = forward.mirrors.iter().map(|it| {
+        format!("{} {}/{}", translation.sites.upstreams[it.upstream].name, it.numerator, it.denominator)
+    });
+    let copies: Vec<String> = copies.collect();
+    assert_eq!(copies, ["default/b:8080 1/1", "default/b:8080 25/100", "default/a:8080 1/1000"]);
+    assert_eq!(translation.of_route("r", "ResolvedRefs"), "True ResolvedRefs");
+    // One that leads nowhere is reported, and its requests are served.
+    let spec = format!("rules:\n- filters: [{}]\n  {TO_A}", mirror("missing", ""));
+    let translation = with_base(&route("r", &spec));
+    assert_eq!(translation.of_route("r", "ResolvedRefs"), "False BackendNotFound");
+    assert_eq!(translation.of_route("r", "Accepted"), "True Accepted");
+    assert_eq!(translation.targets("h"), ["default/a:8080"]);
+}
+
+#[test]
+fn retries_are_settings_of_the_upstream() {
+    let spec =
+        |retry: &str| format!("rules: [{{retry: {{{retry}}}, backendRefs: [{{name: a, port: 8080}}]}}]");
+    let translation = with_base(&route("r", &spec("codes: [503, 500, 503], attempts: 4")));
+    let upstream = translation.upstream("default/a:8080?retry=500+503x4");
+    assert_eq!((&upstream.retry_on.statuses[..], upstream.retries_max), (&[500, 503][..], 4));
+    assert!(upstream.retry_on.error && !upstream.retry_on.non_idempotent, "as without it");
+    let translation = with_base(&route("r", &spec("attempts: 0")));
+    assert_eq!(translation.upstream("default/a:8080?retry=x0").retries_max, 0);
+    for bad in ["codes: [200]", "codes: [600]", "attempts: 17"] {
+        let translation = with_base(&route("r", &spec(bad)));
+        assert_eq!(translation.of_route("r", "Accepted"), "False UnsupportedValue", "{bad}");
+    }
+}
+
+#[test]
+fn what_the_site_layer_refuses_is_not_accepted() {
+    let bad =
+        "filters: [{type: ResponseHeaderModifier, responseHeaderModifier: {add: [{name: 'a b', value: x}]}}]";
+    let spec = format!("rules:\n- {bad}\n  {TO_A}\n- matches: [{{path: {{value: /x}}}}]\n  {TO_A}");
+    let translation = with_base(&route("r", &spec));
+    assert_eq!(translation.of_route("r", "Accepted"), "True Accepted", "of the other rule");
+    assert_eq!(translation.of_route("r", "PartiallyInvalid"), "True UnsupportedValue");
+    assert_eq!(translation.routes("h").len(), 1);
 }

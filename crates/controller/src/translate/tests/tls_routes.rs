@@ -146,6 +146,8 @@ fn listeners_and_routes_of_other_kinds_do_not_fit() {
     for tls in ["", ", tls: {mode: Terminate, certificateRefs: [{name: c}]}"] {
         let translation = with_listeners(&format!("  - {{name: tls, port: 443, protocol: TLS{tls}}}"), &text);
         assert_eq!(of_listener(&translation, 0, "Accepted"), "False UnsupportedValue");
+        let kinds = &translation.status("Gateway", "gw")["listeners"][0]["supportedKinds"];
+        assert_eq!(kinds.as_array().map(Vec::len), Some(0));
         assert!(translation.sites.sites.is_empty());
     }
     let kinds = "  - {name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}, allowedRoutes: {kinds: [{kind: TCPRoute}, \
