@@ -199,7 +199,7 @@ fn the_start_of_a_response_is_not_limited() {
 }
 
 #[test]
-fn a_client_that_takes_what_it_may_get_is_not_slow() {
+fn a_client_that_reads_at_the_limited_rate_is_not_slow() {
     let limits =
         Limits { rate_window: Duration::from_secs(1), rate_min_bytes_per_s: 5000, ..Limits::default() };
     let (server, seen) = plain(limits);

@@ -67,13 +67,13 @@ pub struct HttpRule {
     /// Their time limits.
     pub timeouts: Option<Timeouts>,
     /// Which requests are sent again.
-    pub retry: Option<Retry>,
+    pub retry: Option<RouteRetry>,
 }
 
 /// Which requests are sent again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Retry {
+pub struct RouteRetry {
     /// The statuses of responses that cause it.
     #[serde(deserialize_with = "null_as_default")]
     pub codes: Vec<u16>,

@@ -357,7 +357,7 @@ fn http_rule(rule: &HttpRule, name: String) -> Result<CommonRule, String> {
 ///
 /// # Errors
 /// A status that is no error, or too many attempts.
-fn retry(retry: &kinds::route::Retry) -> Result<Retry, String> {
+fn retry(retry: &kinds::route::RouteRetry) -> Result<Retry, String> {
     if let Some(code) = retry.codes.iter().find(|code| !(400..600).contains(*code)) {
         return Err(format!("retries for the status {code}; allowed are 400 to 599"));
     }

@@ -393,7 +393,7 @@ fn retries_are_settings_of_the_upstream() {
 }
 
 #[test]
-fn what_the_site_layer_refuses_is_not_accepted() {
+fn routes_refused_by_the_site_layer_are_not_accepted() {
     let bad =
         "filters: [{type: ResponseHeaderModifier, responseHeaderModifier: {add: [{name: 'a b', value: x}]}}]";
     let spec = format!("rules:\n- {bad}\n  {TO_A}\n- matches: [{{path: {{value: /x}}}}]\n  {TO_A}");

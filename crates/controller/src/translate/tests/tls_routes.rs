@@ -65,7 +65,7 @@ fn connections_go_to_services_by_their_names() {
 }
 
 #[test]
-fn what_a_service_speaks_does_not_matter() {
+fn services_of_any_protocol_get_connections() {
     let base = BASE.replace("{port: 8080, name: web,", "{port: 8080, name: web, appProtocol: https,");
     let base = base.replace("  - {name: http, port: 80, protocol: HTTP}", PASSTHROUGH);
     let translation =
