@@ -57,7 +57,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, history: &History) {
     draw_plot(frame, times, "Latency", Color::Yellow, latency_lines(last), history, |second| {
         second.p99_us.unwrap_or(0.0)
     });
-    draw_plot(frame, errors, "Errors/s", Color::Red, error_lines(last), history, |second| {
+    draw_plot(frame, errors, "Errors/s (5xx)", Color::Red, error_lines(last), history, |second| {
         second.errors_per_s
     });
     let [cost, connections, statuses] = thirds(second);
