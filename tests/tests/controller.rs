@@ -435,3 +435,38 @@ fn tls_routes_pass_connections_on() {
     let other = authority.curl("other.test", port, "/name", &[]);
     assert!(other.is_err_and(|code| code != 60), "no certificate: disconnected");
 }
+
+#[test]
+fn ingresses_are_imported_as_objects_of_the_gateway_api() {
+    let (app, folder) = (backend("app"), Folder::new());
+    let rules = "rules: [{host: a.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: app, port: {number: 80}}}}]}}]";
+    let ingress = |name: &str, annotation: &str| {
+        format!(
+            "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: {name}, annotations: \
+             {{nginx.ingress.kubernetes.io/{annotation}: x}}}}\nspec: {{ingressClassName: nginx, {rules}}}\n"
+        )
+    };
+    let import = |text: &str| {
+        folder.write("ingress.yaml", text);
+        let output =
+            Command::new(program("flatout")).args(["import", "--ingress"]).arg(&folder.0).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, objects, said) = import(&ingress("main", "proxy-body-size"));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("proxy-body-size") && objects.starts_with("# Ingress default/main: "), "{said}");
+    // The controller serves what was printed, with the port of the test in place of 80.
+    let cluster = Cluster::start("");
+    let port = cluster.port;
+    cluster.folder.write("gateway.yaml", CLASS);
+    cluster.objects(
+        &(service("app", &[&app])
+            + &objects.replace("    port: 80\n    protocol", &format!("    port: {port}\n    protocol"))),
+    );
+    until("the route is served", || cluster.get("a.test", "/name", "").status == 200);
+    let (code, objects, said) = import(&(ingress("main", "x") + &ingress("closed", "auth-url")));
+    assert!(code == Some(1) && said.contains("left out") && !objects.contains("name: closed"), "{said}");
+    assert_eq!(import("kind: [").0, Some(2));
+    assert_eq!(import("").0, Some(2), "no Ingress");
+}

@@ -22,7 +22,10 @@ pub(crate) const COMMAND: Command = Command {
            501 to them, and the first lines say so.\n--check sends \
            each request once to both servers and shows differences in status, some header fields, and body. It sends only \
            GET and HEAD. Requests come from an access log (common or combined), or with -c from the routes and files of a site \
-           file.\nExit status: 0, 1 if --check found a difference, 2 for a configuration that cannot be read.",
+           file.\n--ingress converts Ingresses with annotations of ingress-nginx to objects of the Gateway API, in programs with the feature \
+           controller; what is lost is on stderr and in comments. An Ingress that something protects, which the Gateway API cannot \
+           express, is left out.\nExit status: 0, 1 if --check found a difference or an Ingress is left out, 2 for a configuration that \
+           cannot be read.",
     examples: &[
         ("flatout import /etc/nginx/nginx.conf > site.kdl", "convert nginx.conf and all included files"),
         (
@@ -40,6 +43,13 @@ pub(crate) const COMMAND: Command = Command {
 
 const FILES: &str = "files";
 
+/// What `--ingress` does, in programs that know Kubernetes.
+const INGRESS: Option<&str> = if cfg!(feature = "controller") {
+    Some("Convert the Ingresses of the YAML files in this folder to objects of the Gateway API")
+} else {
+    None
+};
+
 /// Bytes of a log line; the rest of a longer one counts as another line, which is no request.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
@@ -47,8 +57,14 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 const LOG_BYTES_MAX: u64 = 1 << 30;
 
 fn arguments(command: clap::Command) -> clap::Command {
-    let files = Arg::new(FILES).value_name("FILE").num_args(1..=3).required(true);
+    let files = Arg::new(FILES).value_name("FILE").num_args(1..=3);
+    let files =
+        if INGRESS.is_some() { files.required_unless_present("ingress") } else { files.required(true) };
     let flag = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
+    let command = match INGRESS {
+        Some(help) => command.arg(flag("ingress", "DIR").help(help).conflicts_with(FILES)),
+        None => command,
+    };
     command
         .arg(files.help("An nginx.conf; with --check: OLD NEW [LOG]").value_hint(ValueHint::FilePath))
         .arg(
@@ -66,6 +82,10 @@ fn arguments(command: clap::Command) -> clap::Command {
 }
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    #[cfg(feature = "controller")]
+    if let Some(folder) = matches.get_one::<String>("ingress") {
+        return import_ingresses(Path::new(folder));
+    }
     let files = words(matches, FILES);
     match (matches.get_flag("check"), &files[..]) {
         (true, [old, new, rest @ ..]) => check(matches, old, new, rest.first().map(String::as_str)),
@@ -91,6 +111,30 @@ fn import(file: &str) -> Result<(), Failure> {
         terminal::complain(&format!("the site file needs a change before it can be served: {mistake}"));
     }
     Ok(())
+}
+
+/// Prints Gateways and HTTPRoutes in place of the Ingresses of a folder, and says what is lost.
+#[cfg(feature = "controller")]
+fn import_ingresses(folder: &Path) -> Result<(), Failure> {
+    let (objects, faults) = flatout_controller::folder::read_once(folder).map_err(Failure::Usage)?;
+    if let Some(fault) = faults.first() {
+        return Err(Failure::Usage(fault.clone()));
+    }
+    if objects.ingresses.is_empty() {
+        return Err(Failure::Usage(format!("there is no Ingress in the files of {}", folder.display())));
+    }
+    let converted = flatout_controller::convert(&objects);
+    if !converted.lost.is_empty() {
+        terminal::complain(&converted.lost.join("\n"));
+    }
+    let comments: String = converted.lost.iter().map(|line| format!("# {line}\n")).collect();
+    print(&format!("{comments}{}", flatout_controller::yaml_documents(&converted.objects)))?;
+    match converted.left_out {
+        0 => Ok(()),
+        count => {
+            Err(Failure::Run(format!("{count} of {} Ingresses are left out", count + converted.converted)))
+        }
+    }
 }
 
 fn check(matches: &ArgMatches, old: &str, new: &str, log: Option<&str>) -> Result<(), Failure> {

@@ -38,6 +38,19 @@ struct ObjectFile {
 /// Another one means that the file has changed.
 type Stamp = (Option<SystemTime>, u64);
 
+/// Reads all objects of a folder once. Returns also what is wrong with files and objects: the others are there.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn read_once(path: &Path) -> Result<(Objects, Vec<String>), String> {
+    let mut folder = ObjectFolder { path: path.to_owned(), files: BTreeMap::new() };
+    let looked = folder.look().map_err(|error| format!("cannot read the folder {}: {error}", path.display()));
+    let (_, mut faults) = looked?;
+    let (objects, of_objects) = folder.objects();
+    faults.extend(of_objects);
+    Ok((objects, faults))
+}
+
 /// Reads all objects of a folder, and follows its changes on a thread of its own.
 ///
 /// # Errors

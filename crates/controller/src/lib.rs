@@ -14,6 +14,7 @@
 #[cfg(feature = "cluster")]
 pub mod cluster;
 pub mod condition;
+mod convert;
 mod faults;
 pub mod folder;
 pub mod kinds;
@@ -24,6 +25,7 @@ pub mod translate;
 pub mod yaml;
 
 pub use condition::{Condition, StatusUpdate};
+pub use convert::{Converted, convert, yaml_documents};
 pub use faults::log_faults;
 pub use objects::{Insertion, Kind, Objects};
 pub use run::{BasePlan, StatusWriter, serve};

@@ -1,0 +1,148 @@
+//! Annotations of ingress-nginx, as far as the Gateway API has something for them.
+
+use serde_json::{Value, json};
+
+use crate::kinds::ingress::Ingress;
+
+/// The prefix of all of them.
+const PREFIX: &str = "nginx.ingress.kubernetes.io/";
+
+/// Annotations that protect something.
+const PROTECTING: &[&str] = &[
+    "auth-snippet",
+    "auth-tls-secret",
+    "auth-type",
+    "auth-url",
+    "configuration-snippet",
+    "allowlist-source-range",
+    "denylist-source-range",
+    "enable-modsecurity",
+    "modsecurity-snippet",
+    "server-snippet",
+    "whitelist-source-range",
+];
+
+/// Annotations that belong to others, which are read there.
+const PARTS: &[&str] = &[
+    "auth-realm",
+    "auth-secret",
+    "auth-secret-type",
+    "canary",
+    "canary-by-cookie",
+    "canary-by-header",
+    "canary-by-header-value",
+    "canary-weight",
+    "cors-allow-credentials",
+    "cors-allow-headers",
+    "cors-allow-methods",
+    "cors-allow-origin",
+    "cors-expose-headers",
+    "cors-max-age",
+    "enable-cors",
+    "force-ssl-redirect",
+    "rewrite-target",
+    "server-alias",
+    "ssl-redirect",
+    "use-regex",
+];
+
+/// What an Ingress wants, apart from its rules.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Wanted {
+    pub(super) aliases: Vec<String>,
+    pub(super) redirects: bool,
+    pub(super) redirects_always: bool,
+    pub(super) use_regex: bool,
+    pub(super) rewrite: Option<String>,
+    pub(super) cors: Option<Value>,
+    pub(super) canary: Option<Canary>,
+}
+
+/// Which requests go to a new version.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Canary {
+    /// Those with this field and value.
+    pub(super) header: Option<(String, String)>,
+    /// Of the others so many of 100.
+    pub(super) weight: u32,
+}
+
+impl Wanted {
+    /// Reads the annotations of an Ingress. Returns also what is lost.
+    ///
+    /// # Errors
+    /// One that protects something cannot be converted.
+    pub(super) fn parse(ingress: &Ingress) -> Result<(Wanted, Vec<String>), String> {
+        let all = &ingress.metadata.annotations;
+        let get = |name: &str| all.get(&format!("{PREFIX}{name}")).map(|value| value.trim());
+        let is_on = |name: &str| get(name).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        if let Some(name) = PROTECTING.iter().find(|name| get(name).is_some()) {
+            return Err(format!(
+                "the annotation {name} protects it, and the Gateway API has nothing for that; protect it otherwise first"
+            ));
+        }
+        let mut lost = Vec::new();
+        for name in all.keys().filter_map(|name| name.strip_prefix(PREFIX)) {
+            match name {
+                "backend-protocol" => lost.push(match get(name).unwrap_or_default() {
+                    "HTTP" | "AUTO_HTTP" => continue,
+                    "GRPC" => {
+                        "backend-protocol GRPC: set appProtocol: kubernetes.io/h2c in the Service".to_owned()
+                    }
+                    other => format!("backend-protocol {other}: the Service needs a BackendTLSPolicy"),
+                }),
+                name if PARTS.contains(&name) => {}
+                name => lost.push(format!("the annotation {name} has nothing like it in the Gateway API")),
+            }
+        }
+        let canary = is_on("canary").then(|| {
+            if get("canary-by-cookie").is_some() {
+                lost.push("canary-by-cookie: the Gateway API does not match cookies".to_owned());
+            }
+            let header = get("canary-by-header").map(|name| {
+                let value = get("canary-by-header-value").unwrap_or("always");
+                (name.to_owned(), value.to_owned())
+            });
+            if header.is_some() && get("canary-by-header-value").is_none() {
+                lost.push("canary-by-header: the value `never` is not told from others".to_owned());
+            }
+            let weight = get("canary-weight").and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
+            Canary { header, weight: weight.min(100) }
+        });
+        let wanted = Wanted {
+            aliases: list(get("server-alias").unwrap_or_default()),
+            redirects: get("ssl-redirect").is_none_or(|value| value.eq_ignore_ascii_case("true")),
+            redirects_always: is_on("force-ssl-redirect"),
+            use_regex: is_on("use-regex"),
+            rewrite: get("rewrite-target").map(str::to_owned),
+            cors: is_on("enable-cors").then(|| cors(&get)),
+            canary,
+        };
+        Ok((wanted, lost))
+    }
+}
+
+fn cors<'a>(get: &impl Fn(&str) -> Option<&'a str>) -> Value {
+    let texts = |name: &str, usual: &str| list(get(name).unwrap_or(usual));
+    let origins = texts("cors-allow-origin", "*");
+    // For every origin, credentials would open the site to any page: they are for those who name origins.
+    let is_any = origins.iter().any(|it| it == "*");
+    let credentials =
+        !is_any && get("cors-allow-credentials").is_none_or(|it| it.eq_ignore_ascii_case("true"));
+    let headers = "DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type,Range,Authorization";
+    let mut cors = json!({
+        "allowOrigins": origins,
+        "allowMethods": texts("cors-allow-methods", "GET, PUT, POST, DELETE, PATCH, OPTIONS"),
+        "allowHeaders": texts("cors-allow-headers", headers),
+        "allowCredentials": credentials,
+        "maxAge": get("cors-max-age").and_then(|text| text.parse::<u32>().ok()).unwrap_or(1_728_000),
+    });
+    if let Some(expose) = get("cors-expose-headers") {
+        cors["exposeHeaders"] = json!(list(expose));
+    }
+    cors
+}
+
+fn list(value: &str) -> Vec<String> {
+    value.split(',').map(|it| it.trim().to_owned()).filter(|it| !it.is_empty()).collect()
+}
