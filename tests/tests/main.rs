@@ -110,6 +110,8 @@ mod screens;
 mod scripts;
 #[path = "servers_file.rs"]
 mod servers_file;
+#[path = "services.rs"]
+mod services;
 #[path = "sites.rs"]
 mod sites;
 #[path = "tls.rs"]

@@ -70,7 +70,7 @@ fn servers_follow_the_file_and_a_file_with_a_mistake_changes_nothing() {
     for (text, why) in bad {
         site.folder.write(FILE, text);
         until("the mistake is logged", || {
-            site.has_logged(why) && site.has_logged("the 2 servers read before stay in use")
+            site.has_logged(why) && site.has_logged("the 2 servers found before stay in use")
         });
         assert!(has(&site, &ports[1..]));
     }

@@ -24,7 +24,7 @@
 //! | `spool` | responses whose client is slow, in memory and in files |
 //! | `select` | which server gets a request, and the retry budget |
 //! | `changes` | what an operator or a controller changes of the servers of a running upstream |
-//! | `sources` | servers of files: read, checked and followed |
+//! | `sources` | servers of files and of SRV records: read, checked and followed |
 //! | `upstream`, `server` | what all workers share: servers, and whether they are up |
 //! | `watch`, `figures`, `failure` | logs, counters, and the reasons of errors |
 //! | `plan`, `address`, `hash` | settings |
@@ -74,6 +74,7 @@ pub use select::outliers::OutlierReason;
 pub use server::{EjectionCounts, ServerMode, ServerState};
 pub use sources::SourceStatus;
 pub use sources::follow::{SourceFollower, SourceOwner};
+pub use sources::service::service;
 pub use spool::store::{SpoolFigures, SpoolPlan};
 pub use watch::Watch;
 pub use worker::ProxyWorker;
@@ -116,8 +117,9 @@ impl Proxy {
         let changes =
             former.map_or_else(|| tokio::sync::watch::Sender::new(()), |former| former.changes.clone());
         let former = former.map_or(&[][..], |former| &**former.upstreams);
-        let opened: Result<Vec<_>, _> =
-            upstreams.into_iter().map(|plan| upstream::LiveUpstream::after(plan, former)).collect();
+        let looked_up = sources::LookedUp::new(&upstreams, resolver, former);
+        let open = |plan| upstream::LiveUpstream::open(plan, former, &looked_up);
+        let opened: Result<Vec<_>, _> = upstreams.into_iter().map(open).collect();
         let upstreams = Arc::new(upstream::LiveUpstream::table(opened.map_err(io::Error::other)?));
         let control = Arc::new(control::Control::start(&upstreams, resolver, changes.subscribe())?);
         Ok(Proxy { upstreams, spool, control, changes })

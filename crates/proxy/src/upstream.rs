@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 
 use crate::plan;
 use crate::server::{LiveServer, ServerMode};
-use crate::sources::{self, SourceEntry};
+use crate::sources::{self, LookedUp, SourceEntry};
 use crate::table::FixedTable;
 
 /// All upstreams of a proxy.
@@ -35,7 +35,20 @@ impl LiveUpstream {
     ///
     /// # Errors
     /// The TLS settings of a server are invalid.
+    #[cfg(test)]
     pub(crate) fn after(plan: plan::Upstream, former: &[LiveUpstream]) -> Result<LiveUpstream, String> {
+        LiveUpstream::open(plan, former, &LookedUp::default())
+    }
+
+    /// The same, with what its services have.
+    ///
+    /// # Errors
+    /// The TLS settings of a server are invalid, or a source has a mistake.
+    pub(crate) fn open(
+        plan: plan::Upstream,
+        former: &[LiveUpstream],
+        looked_up: &LookedUp,
+    ) -> Result<LiveUpstream, String> {
         plan.check().map_err(|why| format!("upstream {}: {why}", plan.name))?;
         let former = former.iter().find(|former| former.plan.name == plan.name);
         let known = former.map(LiveUpstream::servers).unwrap_or_default();
@@ -45,7 +58,8 @@ impl LiveUpstream {
             let opened = LiveServer::new(server.clone(), &plan).map(Arc::new);
             opened.map_err(|why| format!("upstream {}: {why}", plan.name))
         };
-        let entries = sources::open(&plan, former).map_err(|why| format!("upstream {}: {why}", plan.name))?;
+        let entries = sources::open(&plan, former, looked_up)
+            .map_err(|why| format!("upstream {}: {why}", plan.name))?;
         if !entries.is_empty() {
             let all = sources::all_servers(&plan, &entries);
             let all = all.map_err(|why| format!("upstream {}: {why}", plan.name))?;

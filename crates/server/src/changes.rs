@@ -18,7 +18,10 @@ impl Parts {
         let mut add = |name: String, value: u64| {
             parts.insert(name, value);
         };
-        add("settings of the server".to_owned(), digest(&(&plan.server, &plan.messages, &plan.sites.trust)));
+        add(
+            "settings of the server".to_owned(),
+            digest(&(&plan.server, &plan.messages, &plan.sites.trust, &plan.sites.resolver)),
+        );
         add("settings of the cache".to_owned(), digest(&plan.sites.cache));
         for upstream in &plan.sites.upstreams {
             add(format!("upstream {}", upstream.name), digest(upstream));

@@ -82,8 +82,9 @@ fn settings(plan: &Plan) -> Vec<Lack> {
     }
     for upstream in &plan.sites.upstreams {
         for source in &upstream.sources {
-            let SourcePlace::File(path) = &source.place;
-            let why = source.read(upstream).map_err(|why| format!("{}: {why}", source.place));
+            let SourcePlace::File(path) = &source.place else { continue };
+            let why =
+                source.read(&plan.sites.resolver, upstream).map_err(|why| format!("{}: {why}", source.place));
             lack("servers-file", path.display().to_string(), why.map(drop));
         }
     }
@@ -176,6 +177,13 @@ fn names(plan: &Plan) -> Vec<Lack> {
     let silent =
         |(at, name): (usize, String)| (at, format!("`{name}`: no name server responded within {seconds} s"));
     lacks.extend(waiting.into_iter().map(silent));
+    for (at, upstream) in plan.sites.upstreams.iter().enumerate() {
+        let services = upstream.sources.iter().filter(|it| matches!(it.place, SourcePlace::Service { .. }));
+        for source in services {
+            let found = source.read(&plan.sites.resolver, upstream);
+            lacks.extend(found.err().map(|why| (at, format!("{}: {why}", source.place))));
+        }
+    }
     lacks.sort();
     lacks.dedup();
     lacks.into_iter().map(|(at, why)| Lack::Name(at, why)).collect()

@@ -1,9 +1,9 @@
-//! Servers of upstreams that come from files: what a source has now is applied to the upstreams that serve.
+//! Servers of upstreams that come from files or SRV records: what a source has now is applied to the upstreams that serve.
 
 use std::sync::{PoisonError, Weak};
 
 use flatout_engine::{Severity, report, say};
-use flatout_proxy::{Server, ServerSource, SourceFollower, SourceOwner, SourceStatus, Upstream};
+use flatout_proxy::{Resolver, Server, ServerSource, SourceFollower, SourceOwner, SourceStatus, Upstream};
 
 use crate::control::Control;
 use crate::upstream_commands::rest;
@@ -12,6 +12,11 @@ impl SourceOwner for Control {
     fn sources(&self) -> Vec<(Upstream, ServerSource)> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.as_ref().map(|running| running.live.opened().proxy.sources()).unwrap_or_default()
+    }
+
+    fn resolver(&self) -> Resolver {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.as_ref().map(|it| it.live.opened().proxy.resolver().clone()).unwrap_or_default()
     }
 
     fn found(&self, upstream: &str, source: &ServerSource, found: Result<Vec<Server>, String>) {
@@ -45,7 +50,7 @@ impl SourceOwner for Control {
                 report(
                     Severity::Error,
                     format_args!(
-                        "upstream {upstream}: {place}: {why}; the {count} servers read before stay in use"
+                        "upstream {upstream}: {place}: {why}; the {count} servers found before stay in use"
                     ),
                 );
             }
@@ -65,9 +70,7 @@ impl Control {
                 Ok(started) => *follower = Some(started),
                 Err(error) => report(
                     Severity::Error,
-                    format_args!(
-                        "changes of servers-file are not followed: {error}; a reload reads the files"
-                    ),
+                    format_args!("files and SRV records of servers are not followed: {error}"),
                 ),
             },
             None => {}

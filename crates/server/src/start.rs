@@ -15,7 +15,7 @@ use flatout_cache::Cache;
 use flatout_engine::{Address, Handle, Server};
 use flatout_observe::metrics::{self, TlsSource};
 use flatout_observe::observed;
-use flatout_proxy::{Figures, Proxy, Resolver, Watch};
+use flatout_proxy::{Figures, Proxy, Watch};
 use flatout_push::Hub;
 use flatout_site::{self as site, Sites};
 
@@ -347,7 +347,7 @@ pub(crate) fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Res
         }
         error => Failure::Run(error.to_string()),
     })?;
-    let proxy = Proxy::open_after(sites.upstreams.clone(), &Resolver::System, former.map(|it| &it.proxy));
+    let proxy = Proxy::open_after(sites.upstreams.clone(), &sites.resolver, former.map(|it| &it.proxy));
     let proxy = proxy.map_err(|error| Failure::Run(format!("upstreams: {error}")))?;
     if former.is_none() {
         upstream_state::restore(&proxy).map_err(Failure::Run)?;

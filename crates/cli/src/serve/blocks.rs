@@ -183,7 +183,8 @@ pub(super) const BLOCKS: &[Block] = &[
             Key { name: "weight", value: "N", default: "1", help: "its share relative to the others" },
             Key { name: "backup", value: "on|off", default: "off", help: "used only if all others are down" },
         ],
-        help: "a server of an upstream: http://HOST:PORT, https://HOST, HOST:PORT or unix:PATH",
+        help: "a server of an upstream: http://HOST:PORT, https://HOST, HOST:PORT or unix:PATH; srv+http://NAME and srv+https://NAME are \
+               the servers of a service, such as _http._tcp.example.org, by its SRV records in DNS",
         within: &[UPSTREAM],
         ..WORD
     },

@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_engine::{Address, Listen};
 use flatout_observe::log::Scope;
 use flatout_observe::observed::RequestLogs;
-use flatout_proxy::{Address as Server, Forward, Upstream};
+use flatout_proxy::{Address as Server, Forward, Resolver, SourcePlace, Upstream};
 use flatout_push::Kind;
 use flatout_server::Checked;
 use flatout_site::Fault;
@@ -416,7 +416,8 @@ pub(super) fn of_upstream(upstream: &Upstream) -> String {
         let backup = if server.backup { " (backup)" } else { "" };
         format!("{scheme}{address}{backup}")
     });
-    let sources = upstream.sources.iter().map(|source| match source.read(upstream) {
+    let sources = upstream.sources.iter().map(|source| match source.read(&Resolver::System, upstream) {
+        _ if matches!(source.place, SourcePlace::Service { .. }) => source.place.to_string(),
         Ok(servers) => {
             let servers = servers.iter().map(|server| {
                 let drain = if server.drain { " (drained)" } else { "" };

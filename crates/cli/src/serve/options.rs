@@ -14,7 +14,7 @@ use flatout_engine::{Address as ListenAddress, Listen, Plan, Severity};
 use flatout_files as files;
 use flatout_observe::log::{self, Format, StandardStream};
 use flatout_observe::observed::{ROUTE_LOGS_MAX, RequestLogs};
-use flatout_proxy::{Address, Forward, Server, SpoolPlan, Tls, Upstream};
+use flatout_proxy::{Address, Forward, Resolver, Server, SpoolPlan, Tls, Upstream};
 use flatout_push as push;
 use flatout_server::{Issue, SiteListen};
 use flatout_site::plan::{
@@ -80,6 +80,8 @@ pub(super) struct ServeOptions {
     pub(super) cache_size: u64,
     /// Where responses for slow clients are kept, and how much of them.
     pub(super) spool: SpoolPlan,
+    /// What looks up the names of upstreams.
+    pub(super) resolver: Resolver,
     /// Pages for crawlers, and the browser that draws them.
     pub(super) prerender: PrerenderOptions,
     pub(super) renderer: flatout_prerender::Plan,
@@ -226,6 +228,7 @@ impl ServeOptions {
             cache: cache::Plan::default(),
             cache_dir: None,
             cache_size: 10 << 30,
+            resolver: Resolver::System,
             spool: SpoolPlan { folder: Some(PathBuf::from("/var/tmp")), ..SpoolPlan::default() },
             prerender: PrerenderOptions::default(),
             renderer: flatout_prerender::Plan::default(),

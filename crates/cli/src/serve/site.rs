@@ -215,6 +215,7 @@ fn finish(top: ServeOptions, sites: Sites, mut logs: Vec<log::Plan>, tree: Tree)
     sites.crawler_addresses = top.crawler_addresses;
     sites.trust = top.trust;
     sites.spool = top.spool;
+    sites.resolver = top.resolver;
     sites.cache = top.cache;
     sites.cache.disk = top.cache_dir.map(|dir| DiskPlan { dir, bytes_max: top.cache_size });
     let mut plan = Plan {
@@ -348,10 +349,16 @@ impl Reader<'_> {
         let mut options = top.within(Level::Upstream);
         let before = self.mistakes_count();
         self.settings(inner, &mut options, |_| true);
-        let servers = inner.iter().filter(|node| node.name == "server");
+        let is_service = |node: &&Node| {
+            node.name == "server" && node.values.first().is_some_and(|it| it.text.starts_with("srv+"))
+        };
+        let servers = inner.iter().filter(|node| node.name == "server" && !is_service(node));
         let servers: Vec<_> = servers.filter_map(|node| self.note(self.server(node, &options))).collect();
         let files = inner.iter().filter(|node| node.name == "servers-file" && node.is_whole);
-        let sources: Vec<_> = files.filter_map(|node| self.note(self.servers_file(node, &options))).collect();
+        let files = files.filter_map(|node| self.note(self.servers_file(node, &options)));
+        let services = inner.iter().filter(is_service);
+        let services = services.filter_map(|node| self.note(self.service(node, &options)));
+        let sources: Vec<_> = files.chain(services).collect();
         if name.text.contains([':', '/']) || name.text.is_empty() {
             let message = format!("got `{}`, need a name without colons and slashes", name.text);
             return Err(self.tree.mistake(&name.at, message));
@@ -384,6 +391,18 @@ impl Reader<'_> {
             return Err(at(format!("got `{text}`, need the path of a file")));
         }
         let place = SourcePlace::File(options.path(text));
+        Ok(ServerSource { place, tls: options.tls.clone() })
+    }
+
+    fn service(self, node: &Node, options: &ServeOptions) -> Result<ServerSource, Mistake> {
+        let text = node.values[0].text.as_str();
+        if let Some((name, value)) = node.keys.first() {
+            let message = format!("`{name}=` is not possible: SRV records have priorities and weights");
+            return Err(self.tree.mistake(&value.at, message));
+        }
+        let unknown = || format!("got `{text}`, need srv+http://NAME or srv+https://NAME");
+        let place = flatout_proxy::service(text).unwrap_or_else(|| Err(unknown()));
+        let place = place.map_err(|message| self.tree.mistake(node.value_at(), message))?;
         Ok(ServerSource { place, tls: options.tls.clone() })
     }
 

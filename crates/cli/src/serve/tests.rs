@@ -52,7 +52,7 @@ fn the_example_has_everything() {
     assert_eq!((upstream.name.as_str(), upstream.servers.len(), upstream.idle_max), ("api", 3, 64));
     assert_eq!(upstream.connect_time_max.as_secs(), 2, "from the top");
     assert_eq!(org.routes[3].paths, PathPolicy::Strict);
-    assert_eq!(built.plan.sites.upstreams.len(), 4, "one has no name of its own");
+    assert_eq!(built.plan.sites.upstreams.len(), 5, "one has no name of its own");
     let Action::Files(folder) = org.routes[12].action else { panic!() };
     let folder = &built.plan.sites.folders[folder];
     assert_eq!(folder.root, Path::new("/srv/public"));

@@ -172,10 +172,19 @@ impl<'d> Import<'d> {
                     continue;
                 }
                 "server" => {
-                    let mut text = format!("server {}", value(&address(word, is_tls)));
+                    let service = directive.texts().iter().find_map(|it| it.strip_prefix("service="));
+                    let at = match service {
+                        Some(service) => service_of(service, word, is_tls),
+                        None => address(word, is_tls),
+                    };
+                    let mut text = format!("server {}", value(&at));
                     let (mut fails, mut time) = (None, None);
                     for option in &directive.texts()[1..] {
                         match option.split_once('=').unwrap_or((option, "")) {
+                            ("service", _) | ("resolve", "") => {}
+                            ("weight" | "backup", _) if service.is_some() => {
+                                lines.comment(&format!("SRV records decide, not `{option}` of {word}"));
+                            }
                             ("weight", weight) => text.push_str(&format!(" weight={weight}")),
                             ("backup", "") if has_others => text.push_str(" backup=on"),
                             ("backup", "") => {}
@@ -247,6 +256,15 @@ fn address(text: &str, is_tls: bool) -> String {
     }
 }
 
+/// The servers of a service by SRV records.
+fn service_of(service: &str, host: &str, is_tls: bool) -> String {
+    let scheme = if is_tls { "srv+https" } else { "srv+http" };
+    match service.contains('.') {
+        true => format!("{scheme}://{service}.{host}"),
+        false => format!("{scheme}://_{service}._tcp.{host}"),
+    }
+}
+
 fn hash_key(text: &str) -> Option<String> {
     Some(match text {
         "$remote_addr" | "$binary_remote_addr" => "client".to_owned(),
@@ -266,6 +284,13 @@ mod tests {
 
     use super::*;
     use crate::nginx::{FILE, parse};
+
+    #[test]
+    fn services_have_the_names_that_nginx_looks_up() {
+        assert_eq!(service_of("http", "a.test", false), "srv+http://_http._tcp.a.test");
+        assert_eq!(service_of("_http._tcp", "a.test", true), "srv+https://_http._tcp.a.test");
+        assert_eq!(service_of("s1.b", "a.test", false), "srv+http://s1.b.a.test");
+    }
 
     #[test]
     fn conditions_for_the_next_server_are_converted() {

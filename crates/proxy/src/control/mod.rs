@@ -59,6 +59,11 @@ impl Control {
         Ok(control)
     }
 
+    /// What looks names up.
+    pub(crate) fn resolver(&self) -> &Resolver {
+        &self.resolver
+    }
+
     /// Makes sure that names can be looked up from now on.
     ///
     /// # Errors

@@ -9,7 +9,10 @@ use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 
+use hickory_resolver::proto::rr::{RData, Record};
+
 use crate::server::LiveServer;
+use crate::sources::service::ServiceRecord;
 
 /// The minimum and the maximum time that an address is used, whatever its TTL.
 const TTL_MIN: Duration = Duration::from_secs(1);
@@ -19,7 +22,7 @@ const TTL_MAX: Duration = Duration::from_secs(3600);
 const RETRY: Duration = Duration::from_secs(2);
 
 /// Which DNS servers are used.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Resolver {
     /// `/etc/hosts`, then the servers in `/etc/resolv.conf`.
     #[default]
@@ -35,6 +38,18 @@ impl Names {
     /// # Errors
     /// The system's configuration cannot be read.
     pub(crate) fn new(resolver: &Resolver) -> io::Result<Names> {
+        Names::with(resolver, true)
+    }
+
+    /// Asks a name server each time: who calls it follows the TTL.
+    ///
+    /// # Errors
+    /// The system's configuration cannot be read.
+    pub(crate) fn uncached(resolver: &Resolver) -> io::Result<Names> {
+        Names::with(resolver, false)
+    }
+
+    fn with(resolver: &Resolver, is_cached: bool) -> io::Result<Names> {
         let built = match resolver {
             Resolver::System => TokioResolver::builder_tokio(),
             Resolver::Servers(servers) => {
@@ -50,8 +65,36 @@ impl Names {
                 Ok(TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()))
             }
         };
-        let resolver = built.and_then(|builder| builder.build()).map_err(io::Error::other)?;
-        Ok(Names(resolver))
+        let built = built.and_then(|mut builder| {
+            if !is_cached {
+                builder.options_mut().cache_size = 0;
+            }
+            builder.build()
+        });
+        Ok(Names(built.map_err(io::Error::other)?))
+    }
+
+    /// The SRV records of a service, and for how long they are valid.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(crate) async fn services(&self, name: &str) -> Result<(Vec<ServiceRecord>, Duration), String> {
+        let found = self.0.srv_lookup(name).await.map_err(|error| match &error {
+            error if error.is_nx_domain() => "the name does not exist (NXDOMAIN)".to_owned(),
+            error if error.is_no_records_found() => "it has no SRV records".to_owned(),
+            error => error.to_string(),
+        })?;
+        let record = |record: &Record| match &record.data {
+            RData::SRV(of) => Some(ServiceRecord {
+                priority: of.priority,
+                target: of.target.to_string(),
+                port: of.port,
+                weight: of.weight,
+            }),
+            _ => None,
+        };
+        let left = found.valid_until().saturating_duration_since(std::time::Instant::now());
+        Ok((found.answers().iter().filter_map(record).collect(), left.clamp(TTL_MIN, TTL_MAX)))
     }
 
     /// Keeps the address of a server up to date for ever; `resolved` is called after the first lookup.

@@ -20,6 +20,13 @@ pub struct ServerSource {
 pub enum SourcePlace {
     /// A file with a server on each line.
     File(PathBuf),
+    /// The SRV records of a service.
+    Service {
+        /// Its name in DNS, such as `_http._tcp.example.org`.
+        name: String,
+        /// Its servers have TLS.
+        is_tls: bool,
+    },
 }
 
 /// As it is written in a site file.
@@ -27,6 +34,9 @@ impl fmt::Display for SourcePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SourcePlace::File(path) => write!(f, "servers-file {}", path.display()),
+            SourcePlace::Service { name, is_tls } => {
+                write!(f, "srv+http{}://{name}", if *is_tls { "s" } else { "" })
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Weak;
 use std::time::Duration;
 
@@ -11,8 +12,12 @@ use flatout_engine::{Severity, report};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, LocalSet};
 
 use super::folder::FolderWatch;
+use super::{file, service};
+use crate::control::names::{Names, Resolver};
 use crate::plan::{Server, ServerSource, SourcePlace, Upstream};
 
 /// How often files are looked at without any event: on some network file systems there are none, and links on the way to a file may change.
@@ -29,32 +34,43 @@ pub trait SourceOwner: Send + Sync {
     /// The sources of now, each with its upstream.
     fn sources(&self) -> Vec<(Upstream, ServerSource)>;
 
+    /// What looks names up now.
+    fn resolver(&self) -> Resolver;
+
     /// What a source has now, or why that is not known: for [`crate::Proxy::set_source`] of the proxy that serves.
     fn found(&self, upstream: &str, source: &ServerSource, found: Result<Vec<Server>, String>);
 }
 
-/// The thread; it ends when this is dropped.
+/// Two threads, one for files and one for services; they end when this is dropped.
 pub struct SourceFollower {
-    /// A byte in it wakes the thread.
+    /// A byte in it wakes the thread for files.
     wake: OwnedFd,
+    /// Wakes the thread for services.
+    renewed: watch::Sender<()>,
 }
 
 impl SourceFollower {
-    /// Starts it.
+    /// Starts them.
     ///
     /// # Errors
-    /// The thread cannot be started, or the limit of descriptors was reached.
+    /// A thread cannot be started, or the limit of descriptors was reached.
     pub fn start(owner: Weak<dyn SourceOwner>) -> io::Result<SourceFollower> {
         let (woken, wake) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let thread = std::thread::Builder::new().name("flatout-sources".to_owned());
-        thread.spawn(move || follow_files(&owner, &woken))?;
-        Ok(SourceFollower { wake })
+        let of_files = owner.clone();
+        thread.spawn(move || follow_files(&of_files, &woken))?;
+        let (renewed, changes) = watch::channel(());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = std::thread::Builder::new().name("flatout-services".to_owned());
+        thread.spawn(move || LocalSet::new().block_on(&runtime, follow_services(owner, changes)))?;
+        Ok(SourceFollower { wake, renewed })
     }
 
     /// The owner may have other sources now.
     pub fn renew(&self) {
         // If the pipe is full, the thread is awake already.
         let _ = rustix::io::write(&self.wake, &[0]);
+        self.renewed.send_replace(());
     }
 }
 
@@ -94,7 +110,7 @@ impl FollowedFile {
             return true;
         }
         (self.seen, self.settles) = (Some(now), 0);
-        let found = self.source.read(&self.upstream);
+        let found = file::read(&self.path, &self.source, &self.upstream);
         owner.found(&self.upstream.name, &self.source, found);
         false
     }
@@ -174,14 +190,66 @@ fn wait(woken: &OwnedFd, folders: Option<&FolderWatch>, has_files: bool) -> Wait
 /// The files of these sources. Each is read once more: it may have changed since its upstream was opened.
 fn followed(sources: Vec<(Upstream, ServerSource)>) -> Vec<FollowedFile> {
     let of = |(upstream, source): (Upstream, ServerSource)| {
-        let SourcePlace::File(path) = &source.place;
+        let SourcePlace::File(path) = &source.place else { return None };
         let path = path.clone();
-        FollowedFile { upstream, source, path, seen: None, looked_at: None, settles: 0 }
+        Some(FollowedFile { upstream, source, path, seen: None, looked_at: None, settles: 0 })
     };
-    sources.into_iter().map(of).collect()
+    sources.into_iter().filter_map(of).collect()
 }
 
 fn stamp(path: &Path) -> Option<Stamp> {
     let of = std::fs::metadata(path).ok()?;
     Some((of.dev(), of.ino(), of.len(), of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec()))
+}
+
+/// Follows all services until the owner or the other side of `changes` is gone.
+async fn follow_services(owner: Weak<dyn SourceOwner>, mut changes: watch::Receiver<()>) {
+    let mut tasks: Vec<JoinHandle<()>> = Vec::new();
+    loop {
+        changes.mark_unchanged();
+        tasks.drain(..).for_each(|task| task.abort());
+        let Some(serves) = owner.upgrade() else { return };
+        let (sources, resolver) = (serves.sources(), serves.resolver());
+        drop(serves);
+        let services: Vec<_> = sources.into_iter().filter(|(_, source)| source.is_service()).collect();
+        if !services.is_empty() {
+            match Names::uncached(&resolver) {
+                Ok(names) => {
+                    let names = Rc::new(names);
+                    let follow = |(upstream, source)| {
+                        tokio::task::spawn_local(follow_service(
+                            owner.clone(),
+                            names.clone(),
+                            upstream,
+                            source,
+                        ))
+                    };
+                    tasks.extend(services.into_iter().map(follow));
+                }
+                Err(error) => {
+                    let what = format_args!("SRV records of upstreams cannot be looked up: {error}");
+                    report(Severity::Error, what);
+                }
+            }
+        }
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Looks a service up whenever its records expire.
+async fn follow_service(
+    owner: Weak<dyn SourceOwner>,
+    names: Rc<Names>,
+    upstream: Upstream,
+    source: ServerSource,
+) {
+    loop {
+        let (found, pause) = service::look_up(&names, &source, &upstream).await;
+        let Some(owner) = owner.upgrade() else { return };
+        owner.found(&upstream.name, &source, found);
+        drop(owner);
+        tokio::time::sleep(pause).await;
+    }
 }

@@ -8,9 +8,13 @@
 pub(crate) mod file;
 mod folder;
 pub(crate) mod follow;
+pub(crate) mod service;
+
+use flatout_engine::{Severity, report};
 
 use crate::Proxy;
 use crate::changes::{SERVERS_MAX, ServerChanges};
+use crate::control::names::Resolver;
 use crate::plan::{Server, ServerSource, SourcePlace, Upstream};
 use crate::upstream::LiveUpstream;
 
@@ -41,10 +45,18 @@ impl ServerSource {
     ///
     /// # Errors
     /// It cannot be read, or has mistakes: all of them, with their lines.
-    pub fn read(&self, upstream: &Upstream) -> Result<Vec<Server>, String> {
+    pub fn read(&self, resolver: &Resolver, upstream: &Upstream) -> Result<Vec<Server>, String> {
         match &self.place {
             SourcePlace::File(path) => file::read(path, self, upstream),
+            SourcePlace::Service { .. } => {
+                let found = service::look_up_all(resolver, vec![(upstream.clone(), self.clone())]);
+                found.into_iter().next().map_or_else(|| Err(service::late()), |(_, _, servers)| servers)
+            }
         }
+    }
+
+    fn is_service(&self) -> bool {
+        matches!(self.place, SourcePlace::Service { .. })
     }
 }
 
@@ -54,16 +66,40 @@ impl SourceEntry {
     ///
     /// # Errors
     /// Its list has mistakes, or cannot be read, and there is no former one.
-    fn open(source: &ServerSource, upstream: &Upstream, former: Option<SourceEntry>) -> Result<Self, String> {
-        let found = source.read(upstream);
+    fn open(
+        source: &ServerSource,
+        upstream: &Upstream,
+        former: Option<SourceEntry>,
+        looked_up: &LookedUp,
+    ) -> Result<Self, String> {
+        let found = match &source.place {
+            SourcePlace::File(path) => file::read(path, source, upstream),
+            SourcePlace::Service { .. } => {
+                if let Some(former) = former {
+                    return Ok(former);
+                }
+                looked_up.of(&upstream.name, source)
+            }
+        };
         let empty =
             SourceStatus { source: source.clone(), servers_count: 0, problem: None, problems: 0, changes: 0 };
         let is_new = former.is_none();
         let mut entry = former.unwrap_or(SourceEntry { status: empty, servers: Vec::new() });
         match found {
             Ok(servers) => entry.take(servers),
-            Err(why) if is_new => return Err(format!("{}: {why}", source.place)),
-            Err(why) => entry.refuse(why),
+            Err(why) if is_new && !source.is_service() => return Err(format!("{}: {why}", source.place)),
+            Err(why) => {
+                if entry.status.problem.as_ref() != Some(&why) {
+                    let (name, place, count) = (&upstream.name, &source.place, entry.status.servers_count);
+                    report(
+                        Severity::Error,
+                        format_args!(
+                            "upstream {name}: {place}: {why}; the {count} servers found before stay in use"
+                        ),
+                    );
+                }
+                entry.refuse(why);
+            }
         }
         Ok(entry)
     }
@@ -82,15 +118,43 @@ impl SourceEntry {
     }
 }
 
+/// What the services of a plan have when it is opened.
+#[derive(Default)]
+pub(crate) struct LookedUp(Vec<(String, ServerSource, Result<Vec<Server>, String>)>);
+
+impl LookedUp {
+    /// Looks up the services of these upstreams that `former` does not have, and waits a while for the results.
+    pub(crate) fn new(upstreams: &[Upstream], resolver: &Resolver, former: &[LiveUpstream]) -> LookedUp {
+        let is_known = |upstream: &Upstream, source: &ServerSource| {
+            former.iter().any(|it| it.plan.name == upstream.name && it.plan.sources.contains(source))
+        };
+        let of = |upstream: &Upstream| {
+            let new = upstream.sources.iter().filter(|it| it.is_service() && !is_known(upstream, it));
+            new.map(|source| (upstream.clone(), source.clone())).collect::<Vec<_>>()
+        };
+        let new: Vec<_> = upstreams.iter().flat_map(of).collect();
+        LookedUp(if new.is_empty() { Vec::new() } else { service::look_up_all(resolver, new) })
+    }
+
+    fn of(&self, upstream: &str, source: &ServerSource) -> Result<Vec<Server>, String> {
+        let found = self.0.iter().find(|(name, it, _)| name == upstream && it == source);
+        found.map_or_else(|| Err(service::late()), |(_, _, servers)| servers.clone())
+    }
+}
+
 /// The sources of an upstream, those of `former` with what they have.
 ///
 /// # Errors
 /// See [`SourceEntry::open`].
-pub(crate) fn open(upstream: &Upstream, former: Option<&LiveUpstream>) -> Result<Vec<SourceEntry>, String> {
+pub(crate) fn open(
+    upstream: &Upstream,
+    former: Option<&LiveUpstream>,
+    looked_up: &LookedUp,
+) -> Result<Vec<SourceEntry>, String> {
     let known = former.map(|it| it.sources().clone()).unwrap_or_default();
     let open = |source: &ServerSource| {
         let former = known.iter().find(|it| it.status.source == *source).cloned();
-        SourceEntry::open(source, upstream, former)
+        SourceEntry::open(source, upstream, former, looked_up)
     };
     upstream.sources.iter().map(open).collect()
 }
@@ -120,6 +184,11 @@ impl Proxy {
             plan.sources.clone().into_iter().map(move |source| (plan.clone(), source))
         };
         self.upstreams.iter().flat_map(of).collect()
+    }
+
+    /// What looks its names up.
+    pub fn resolver(&self) -> &Resolver {
+        self.control.resolver()
     }
 
     /// Checks that operators may add, remove and weight servers of this upstream.

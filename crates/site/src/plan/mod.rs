@@ -34,6 +34,8 @@ pub use template::{BadTemplate, OfCertificate, Piece, Template, VARIABLES, Varia
 pub struct Plan {
     /// The groups of servers that requests are forwarded to.
     pub upstreams: Vec<proxy::Upstream>,
+    /// What looks up the names of their servers.
+    pub resolver: proxy::Resolver,
     /// Where responses of upstreams are kept whose clients are slow.
     pub spool: proxy::SpoolPlan,
     /// The folders that files are served from.

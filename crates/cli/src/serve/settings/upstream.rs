@@ -1,11 +1,13 @@
 //! Settings of upstreams.
 
+use std::net::SocketAddr;
+
 use flatout_engine::tls::Identity;
-use flatout_proxy::{Balance, Key as HashKey, Passive, Protocol, ProxyProtocol, RetryOn};
+use flatout_proxy::{Balance, Key as HashKey, Passive, Protocol, ProxyProtocol, Resolver, RetryOn};
 
 use crate::serve::options::ServeOptions;
 use crate::serve::parse;
-use crate::serve::setting::{KEY, Key, ServeSetting, UPSTREAMS};
+use crate::serve::setting::{KEY, Key, ServeSetting, SettingScope, UPSTREAMS};
 use crate::serve::settings::health::{eject_outliers, health_check};
 use crate::serve::values::{Refused, Values};
 use crate::value;
@@ -69,6 +71,16 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
         help: "the protocol of requests to servers; h2c is HTTP/2 without TLS, h2 is HTTP/2 over TLS (https); fastcgi, as of php-fpm, \
                needs fastcgi-root; scgi and uwsgi are for one application, whose PATH_INFO is the whole path",
         set: protocol,
+        ..UPSTREAMS
+    },
+    ServeSetting {
+        name: "resolver",
+        value: "ADDR…",
+        default: "the system's",
+        help: "DNS servers that look up the names of upstreams, such as 127.0.0.1:8600 or 10.0.0.2, whose port is 53; without it, \
+               /etc/hosts and /etc/resolv.conf are used",
+        stands: SettingScope::Top,
+        set: resolver,
         ..UPSTREAMS
     },
     ServeSetting {
@@ -567,6 +579,24 @@ fn param(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     let params = &mut options.upstream.cgi.params;
     params.retain(|(earlier, _)| earlier != name);
     params.push((name.to_owned(), value.to_owned()));
+    Ok(())
+}
+
+/// DNS servers that can be named.
+const RESOLVERS_MAX: usize = 8;
+
+fn resolver(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
+    let address = |text: &str| {
+        let ip = text.trim_start_matches('[').trim_end_matches(']');
+        let with_port = || Some(SocketAddr::new(ip.parse().ok()?, 53));
+        let found = text.parse().ok().or_else(with_port).filter(|it| it.port() > 0);
+        found.ok_or_else(|| format!("got `{text}`, need an IP address, with a port or without"))
+    };
+    let servers = given.values().map(address).collect::<Result<Vec<_>, String>>()?;
+    if servers.len() > RESOLVERS_MAX {
+        return Err(format!("got {} DNS servers, at most {RESOLVERS_MAX} are allowed", servers.len()).into());
+    }
+    options.resolver = Resolver::Servers(servers);
     Ok(())
 }
 
