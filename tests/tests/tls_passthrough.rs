@@ -426,3 +426,23 @@ fn mistakes_are_found_by_check_and_explain_shows_the_upstream() {
     let (is_good, said) = run(&["explain", "-c", &file, "GET", "https://db.test/"]);
     assert!(is_good && said.contains("passed on as it is to upstream db"), "{said}");
 }
+
+#[test]
+fn servers_that_come_while_it_runs_get_connections_as_they_are() {
+    let (dead, alive) = (free_port(), echo(b'E'));
+    let front = Front::start(&format!(
+        "listen \"127.0.0.1:PORT\"\nupstream \"db\" {{ server \"127.0.0.1:{dead}\" }}\nsite \"db.test\" {{ tls-passthrough \"db\" }}\n"
+    ));
+    assert_eq!(front.answer(&hello("db.test")), b"");
+    let admin = format!("unix:{}", front.folder.0.join("admin.sock").display());
+    // TLS of its own would be for requests: the client's is not wrapped in another.
+    let server = format!("https://{alive}");
+    let (is_good, said) = run(&["upstream", "add", "db", &server, "--admin", &admin]);
+    assert!(is_good, "{said}");
+    until("it gets connections", || {
+        let mut stream = front.connect();
+        stream.write_all(&hello("db.test")).unwrap();
+        let mut letter = [0];
+        stream.read_exact(&mut letter).is_ok() && letter == *b"E"
+    });
+}

@@ -98,7 +98,10 @@ impl ProxyWorker {
             _ => state.pool(server_id).address.clone(),
         };
         job.trail.begin(&self.watch, &address);
-        let guest = match self.open_socket(&server, remote.as_deref(), state.table.next() as u64) {
+        // A client whose connection is passed on has TLS of its own, whatever this server is for requests.
+        let is_secure = server.is_secure() && !job.receiver.is_passthrough();
+        let at = state.table.next() as u64;
+        let guest = match self.open_socket(&server, is_secure, remote.as_deref(), at) {
             Ok(guest) => guest,
             Err(error) => {
                 let why = match remote {
@@ -114,8 +117,8 @@ impl ProxyWorker {
         pool.counts.up(|counts| &counts.open);
         let is_tcp = matches!(remote.as_deref(), Some(Remote::Tcp(_)));
         // A Unix socket connects at once or fails; a TLS handshake comes after that.
-        let is_connecting = is_tcp || server.is_secure();
-        let is_piped = is_tcp && !server.is_secure();
+        let is_connecting = is_tcp || is_secure;
+        let is_piped = is_tcp && !is_secure;
         let mut connection = UpstreamConnection::new(guest, server_id, address, is_connecting, is_piped);
         if let Some(session) = CgiSession::of(upstream.plan.protocol) {
             connection.protocol = ConnectionProtocol::Cgi(Box::new(session));
@@ -137,10 +140,20 @@ impl ProxyWorker {
     }
 
     /// Starts to connect to a server; `tag` marks the events of the connection.
-    fn open_socket(&self, server: &LiveServer, remote: Option<&Remote>, tag: u64) -> io::Result<GuestKey> {
+    fn open_socket(
+        &self,
+        server: &LiveServer,
+        is_secure: bool,
+        remote: Option<&Remote>,
+        tag: u64,
+    ) -> io::Result<GuestKey> {
         let owner = self.owner().ok_or(ErrorKind::Interrupted)?;
         let remote = remote.ok_or(ErrorKind::AddrNotAvailable)?;
-        match server.secure(connect::begin(remote, None)?)? {
+        let socket = connect::begin(remote, None)?;
+        if !is_secure {
+            return self.lane.register(socket, owner, tag);
+        }
+        match server.secure(socket)? {
             Ok(channel) => self.lane.register_tls(channel, owner, tag),
             Err(socket) => self.lane.register(socket, owner, tag),
         }
