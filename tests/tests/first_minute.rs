@@ -506,7 +506,7 @@ fn hsts_without_tls_is_noted() {
     let folder = folder();
     let plain = "site a.test {\n  hsts \"365d\"\n  respond 200 x\n}\n";
     for (head, is_noted) in [("", true), ("trusted-proxies \"10.0.0.1\"\n", false)] {
-        folder.write("site.kdl", &format!("{head}{plain}"));
+        folder.write("site.kdl", format!("{head}{plain}"));
         let output = check_site(&folder);
         assert_eq!(output.contains("note: `hsts` has no effect"), is_noted, "{output}");
         assert!(!is_noted || output.contains("site.kdl:2: note"), "{output}");

@@ -96,6 +96,8 @@ mod push_groups;
 mod reloading;
 #[path = "remote.rs"]
 mod remote;
+#[path = "request_buffering.rs"]
+mod request_buffering;
 #[path = "request_ids.rs"]
 mod request_ids;
 #[path = "route_logs.rs"]

@@ -57,11 +57,13 @@ pub enum Failure {
     BadParameters,
     /// Its path names no script of the application.
     NoScript,
+    /// There is no room, or no working disk, for its body.
+    BodyStorage,
 }
 
 impl Failure {
     /// All of them.
-    pub const ALL: [Failure; 19] = [
+    pub const ALL: [Failure; 20] = [
         Failure::NoServer,
         Failure::Empty,
         Failure::QueueFull,
@@ -81,6 +83,7 @@ impl Failure {
         Failure::LargeBody,
         Failure::BadParameters,
         Failure::NoScript,
+        Failure::BodyStorage,
     ];
 
     /// Its label in metrics.
@@ -105,6 +108,7 @@ impl Failure {
             Failure::LargeBody => "large_body",
             Failure::BadParameters => "bad_parameters",
             Failure::NoScript => "no_script",
+            Failure::BodyStorage => "body_storage",
         }
     }
 
@@ -119,7 +123,9 @@ impl Failure {
             | Failure::BadParameters
             | Failure::Reset
             | Failure::Refused => Status::BAD_GATEWAY,
-            Failure::Empty | Failure::QueueFull | Failure::QueueTime => Status::SERVICE_UNAVAILABLE,
+            Failure::Empty | Failure::QueueFull | Failure::QueueTime | Failure::BodyStorage => {
+                Status::SERVICE_UNAVAILABLE
+            }
             Failure::ConnectTime | Failure::SendTime | Failure::ReadTime | Failure::RequestTime => {
                 Status::GATEWAY_TIMEOUT
             }
@@ -152,6 +158,7 @@ impl Failure {
             Failure::LargeBody => "the request body is too large",
             Failure::BadParameters => "the request cannot be sent in the protocol of the upstream",
             Failure::NoScript => "there is no such script",
+            Failure::BodyStorage => "the request body cannot be stored",
         }
     }
 

@@ -91,7 +91,7 @@ fn spool_families(spooled: &SpoolFigures, into: &mut Vec<Family>) {
         one(
             Kind::Gauge,
             "flatout_spooled_bytes",
-            "Bytes of responses that are kept because their clients are slow",
+            "Bytes of responses that are kept because their clients are slow, and of requests that are taken whole",
             &[("memory", spooled.memory_bytes), ("file", spooled.file_bytes)],
         ),
         one(Kind::Gauge, "flatout_spooling_responses", "Responses that are kept now", &[("", spooled.now)]),

@@ -3,12 +3,15 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use flatout_engine::{ExchangeKey, GuestKey, Lane, Pull};
 use flatout_gateway::{Client, TrustedFields};
 use flatout_wire::h1::{Length, Sent};
 
-use crate::failure::RequestLine;
+use crate::failure::{Failure, RequestLine};
 use crate::receiver::Receiver;
 use crate::select::balance::without_tried;
+use crate::spool::store::SpoolMemory;
+use crate::spool::stored::{NextPart, StoredBody};
 use crate::table::UpstreamId;
 use crate::watch::Trail;
 
@@ -27,6 +30,12 @@ pub(crate) struct Job {
     pub(crate) body: Bytes,
     /// The body's length, as sent to the upstream.
     pub(crate) length: Option<Length>,
+    /// The body, if it was stored in a file; it is then pulled from there.
+    pub(crate) stored: Option<Box<StoredBody>>,
+    /// The memory of a body that was taken whole.
+    pub(crate) collected: Option<SpoolMemory>,
+    /// Its body is taken whole before a server is chosen.
+    pub(crate) collects: bool,
     /// How much of a pulled body was read.
     pub(crate) pulled: Pulled,
     /// Repeating it has the same effect as sending it once (RFC 9110 section 9.2.2).
@@ -93,6 +102,9 @@ impl Job {
             head,
             body: Bytes::new(),
             length: None,
+            stored: None,
+            collected: None,
+            collects: false,
             pulled: Pulled::Not,
             is_idempotent: true,
             retries_left: retries_max,
@@ -144,6 +156,37 @@ impl Job {
             ends_ns,
             retry_until_ns,
             ..Job::new(self.upstream, self.retries_left, Receiver::nobody(), self.head.clone())
+        }
+    }
+
+    /// The next piece of a pulled body: from the client, or from its file, for which `guest` is called again.
+    pub(crate) fn pull(
+        &mut self,
+        lane: &Lane,
+        exchange: Option<ExchangeKey>,
+        guest: GuestKey,
+    ) -> Result<Pull, Failure> {
+        let Some(stored) = &mut self.stored else {
+            return Ok(exchange.map_or(Pull::Gone, |exchange| lane.pull(exchange)));
+        };
+        match stored.next(guest) {
+            NextPart::Data(data) => Ok(Pull::Data(data)),
+            NextPart::Later => Ok(Pull::Later),
+            NextPart::End => Ok(Pull::End(Vec::new())),
+            NextPart::Failed => Err(Failure::BodyStorage),
+        }
+    }
+
+    /// Whether its whole body is there to be sent, first or again.
+    pub(crate) fn has_whole_body(&self) -> bool {
+        self.stored.is_some() || matches!(self.pulled, Pulled::Not | Pulled::Waiting)
+    }
+
+    /// It is sent from its beginning.
+    pub(crate) fn rewind(&mut self) {
+        if let Some(stored) = &mut self.stored {
+            stored.rewind();
+            self.pulled = Pulled::Waiting;
         }
     }
 

@@ -1,6 +1,6 @@
 //! When a request may be sent again.
 
-use super::job::{Job, Pulled};
+use super::job::Job;
 use crate::failure::Failure;
 use crate::plan::RetryOn;
 use crate::select::balance::{Shares, was_tried};
@@ -14,8 +14,10 @@ impl Job {
     /// Whether the request may be repeated, at this or another server, after this attempt has failed. `was_seen`: the
     /// server may have started to process it.
     pub(crate) fn may_repeat(&self, was_seen: bool) -> bool {
-        let is_there = matches!(self.pulled, Pulled::Not | Pulled::Waiting);
-        !self.is_answered && is_there && self.retries_left > 0 && (self.is_idempotent || !was_seen)
+        !self.is_answered
+            && self.has_whole_body()
+            && self.retries_left > 0
+            && (self.is_idempotent || !was_seen)
     }
 
     /// Whether another server may be asked instead of passing on this server's response.

@@ -14,6 +14,7 @@ mod content;
 pub(crate) mod disk;
 pub(crate) mod pace;
 pub(crate) mod store;
+pub(crate) mod stored;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

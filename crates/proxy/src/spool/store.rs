@@ -138,17 +138,23 @@ impl SpoolStore {
     }
 }
 
-/// Bytes of memory that one response has, returned when it is dropped. It also counts the response.
+/// Bytes of memory that one response or request has, returned when it is dropped. It also counts the response.
 pub(crate) struct SpoolMemory {
     store: Arc<SpoolStore>,
     bytes: u64,
+    is_response: bool,
 }
 
 impl SpoolMemory {
     pub(crate) fn new(store: &Arc<SpoolStore>) -> SpoolMemory {
         store.responses.fetch_add(1, Ordering::Relaxed);
         store.now.fetch_add(1, Ordering::Relaxed);
-        SpoolMemory { store: store.clone(), bytes: 0 }
+        SpoolMemory { store: store.clone(), bytes: 0, is_response: true }
+    }
+
+    /// For the body of a request, which is not counted.
+    pub(crate) fn of_request(store: &Arc<SpoolStore>) -> SpoolMemory {
+        SpoolMemory { store: store.clone(), bytes: 0, is_response: false }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -170,7 +176,9 @@ impl SpoolMemory {
 impl Drop for SpoolMemory {
     fn drop(&mut self) {
         self.release(self.bytes);
-        self.store.now.fetch_sub(1, Ordering::Relaxed);
+        if self.is_response {
+            self.store.now.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::worker::state::State;
 impl ProxyWorker {
     /// Finds a server and a connection for a request.
     pub(crate) fn dispatch(&self, state: &mut State, mut job: Box<Job>) {
+        job.rewind();
         let upstream = self.upstreams.at(job.upstream);
         let streams_max = upstream.plan.protocol.streams_max();
         // Servers that have no room for a connection now.

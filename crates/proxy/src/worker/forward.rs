@@ -120,6 +120,7 @@ impl ProxyWorker {
             body: Bytes::copy_from_slice(whole),
             length: body_length(head, pulled == Pulled::Not, whole.len()),
             pulled,
+            collects: is_pulled && what.forward.buffer_requests == BufferRequests::All,
             is_idempotent: is_idempotent(head.method) || upstream.plan.retry_on.non_idempotent,
             spool_bytes_max: what.forward.buffer_response_bytes,
             private: what.forward.private,
@@ -162,9 +163,11 @@ fn is_idempotent(method: Method) -> bool {
 /// Whether the body after this head is streamed.
 fn is_pulled(forward: &Forward, head: &Head<'_>) -> bool {
     match (head.framing, forward.buffer_requests) {
-        (Framing::None, _) | (_, BufferRequests::All) => false,
-        // A client that waits for 100 gets it when the server takes the body.
-        (Framing::Length(length), BufferRequests::Short) => length > WHOLE_BYTES_MAX || head.expects_continue,
+        (Framing::None, _) => false,
+        // A client that waits for 100 gets it when the body is taken, for the server or for all of it.
+        (Framing::Length(length), BufferRequests::Short | BufferRequests::All) => {
+            length > WHOLE_BYTES_MAX || head.expects_continue
+        }
         (Framing::Length(length), BufferRequests::None) => length > 0,
         (Framing::Chunked, _) => true,
     }
@@ -201,7 +204,8 @@ impl Forwarding for ProxyWorker {
             // Its length comes first, in a parameter.
             return BodyPlan::Whole { bytes_max };
         }
-        if collects_body(to, head) {
+        let is_in_memory = to.buffer_requests == BufferRequests::All && self.spool.folder().is_none();
+        if is_in_memory || collects_body(to, head) {
             return BodyPlan::Whole { bytes_max };
         }
         body_plan(to, head, bytes_max)
@@ -265,9 +269,10 @@ mod tests {
             ("Content-Length: 10", BufferRequests::None, true),
             ("Content-Length: 0", BufferRequests::None, false),
             ("Content-Length: 100000", BufferRequests::Short, true),
-            ("Content-Length: 100000", BufferRequests::All, false),
+            ("Content-Length: 100000", BufferRequests::All, true),
+            ("Content-Length: 10", BufferRequests::All, false),
             ("Transfer-Encoding: chunked", BufferRequests::Short, true),
-            ("Transfer-Encoding: chunked", BufferRequests::All, false),
+            ("Transfer-Encoding: chunked", BufferRequests::All, true),
             ("X-A: b", BufferRequests::None, false),
         ] {
             let text = format!("POST / HTTP/1.1\r\nHost: t\r\n{line}\r\n\r\n");

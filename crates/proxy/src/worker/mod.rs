@@ -2,6 +2,7 @@
 
 mod behind;
 mod cgi;
+mod collect;
 mod completion;
 mod dispatch;
 pub(crate) mod forward;
@@ -156,7 +157,12 @@ impl ProxyWorker {
         done
     }
 
-    fn begin_job(&self, job: Box<Job>) {
+    fn begin_job(&self, mut job: Box<Job>) {
+        if std::mem::take(&mut job.collects)
+            && let Some(exchange) = job.receiver.exchange()
+        {
+            return self.collect(job, exchange);
+        }
         self.with_state(|state| {
             state.groups.at_mut(job.upstream).budget.earn();
             if job.ends_ns.is_some() && !self.watch_time(state, &job) {

@@ -99,6 +99,10 @@ impl ProxyWorker {
         if let Some(exchange) = job.receiver.exchange() {
             self.lane.attach(exchange, connection.guest);
         }
+        if job.stored.is_some() {
+            // No event of the client's exchange reports a body that is in a file.
+            self.lane.call_again(connection.guest);
+        }
         let flushed = connection.send(&self.lane, bytes);
         self.await_server(connection, upstream);
         connection.uses += 1;
@@ -190,7 +194,14 @@ impl ProxyWorker {
             if !matches!(job.pulled, Pulled::Waiting | Pulled::Begun) || connection.machine.is_closed() {
                 return true;
             }
-            let piece = job.receiver.exchange().map_or(Pull::Gone, |exchange| self.lane.pull(exchange));
+            let exchange = job.receiver.exchange();
+            let piece = match job.pull(&self.lane, exchange, connection.guest) {
+                Ok(piece) => piece,
+                Err(failure) => {
+                    self.end_job_of(state, at, failure);
+                    return true;
+                }
+            };
             if !matches!(piece, Pull::Later | Pull::Gone) {
                 job.pulled = Pulled::Begun;
                 job.has_client_sent = true;

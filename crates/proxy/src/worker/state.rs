@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use flatout_engine::{GuestKey, bug};
 use flatout_wire::field::Field;
 use flatout_wire::h2::Room;
@@ -18,6 +19,9 @@ use crate::worker::behind::BehindList;
 
 /// Bytes of a head buffer that are kept for reuse.
 const HEAD_BYTES_KEPT: usize = 4 << 10;
+
+/// Bytes of a body that are kept with them, until they are used again.
+const BODY_BYTES_KEPT: usize = 16 << 10;
 
 /// Unused request objects that are kept for reuse.
 const JOBS_KEPT: usize = 64;
@@ -111,6 +115,10 @@ impl State {
     pub(crate) fn end_job(&mut self, mut job: Box<Job>) {
         // This releases what its route holds for it.
         job.receiver = Receiver::nobody();
+        (job.stored, job.collected) = (None, None);
+        if job.body.len() > BODY_BYTES_KEPT {
+            job.body = Bytes::new();
+        }
         if self.spare.len() < JOBS_KEPT && job.head.capacity() <= HEAD_BYTES_KEPT {
             self.spare.push(job);
         }

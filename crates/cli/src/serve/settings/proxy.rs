@@ -150,8 +150,9 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
         name: "buffer-requests",
         value: "[on|off|auto]",
         default: "auto",
-        help: "collect the whole request body before forwarding a request; auto: only a short one, up to 16 KiB; with off, the upstream \
-               gets the head at once, and the body as it arrives",
+        help: "take the whole request body before a server is chosen, first into memory, then into a file in buffer-dir, so that slow uploads hold \
+               no server and a request can be sent again; auto: only a short one, up to 16 KiB; with off, the upstream gets the head at \
+               once, and the body as it arrives",
         set: |options, given| {
             options.forward.buffer_requests = match given.text() {
                 "" | "on" => BufferRequests::All,
@@ -221,7 +222,7 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
         name: "buffer-dir",
         value: "DIR",
         default: "/var/tmp",
-        help: "the folder of the files of buffered responses, which have no names in it, or off: in memory only",
+        help: "the folder of the files of buffered responses and requests, which have no names in it, or off: in memory only",
         set: |options, given| {
             options.spool.folder = (given.text() != "off").then(|| options.path(given.text()));
             Ok(())
@@ -232,7 +233,7 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
         name: "buffer-size",
         value: "BYTES",
         default: "4GiB",
-        help: "bytes of all these files; above that, upstreams wait for slow clients",
+        help: "bytes of all these files; above that, upstreams wait for slow clients, and requests whose body needs a file get 503",
         set: |options, given| {
             options.spool.bytes_max = value::bytes(given.text())?;
             Ok(())
@@ -243,7 +244,7 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
         name: "buffer-memory",
         value: "BYTES",
         default: "64MiB",
-        help: "memory for all buffered responses; above that, further ones are not buffered",
+        help: "memory for all buffered responses and requests; above that, further responses are not buffered, and bodies of requests go to files",
         set: |options, given| {
             options.spool.memory_max = value::bytes(given.text())?;
             Ok(())

@@ -1,6 +1,6 @@
 //! Request bodies, sent as the windows and the socket allow.
 
-use flatout_engine::{Lane, Pull};
+use flatout_engine::{GuestKey, Lane, Pull};
 use flatout_lane::clock;
 use flatout_wire::h2::hpack::encode_lines;
 use flatout_wire::h2::{Code, StreamId};
@@ -21,12 +21,24 @@ enum Turn {
 }
 
 impl Session {
+    /// Gives turns to streams whose body is read from a file: some of it may be there.
+    pub(crate) fn resume_stored(&mut self) {
+        self.has_stored = false;
+        for at in 0..self.streams.len() {
+            if let Some(entry) = self.streams.get(at).filter(|entry| entry.stream.job.stored.is_some()) {
+                let id = entry.id;
+                self.has_stored = true;
+                self.give_turn(id);
+            }
+        }
+    }
+
     /// Frames content of the streams that have some, in turn, one frame each.
-    pub(crate) fn take_turns(&mut self, lane: &Lane) {
+    pub(crate) fn take_turns(&mut self, lane: &Lane, guest: GuestKey) {
         while self.pending_bytes() < OUT_BYTES_MAX
             && let Some(id) = self.turns.pop_front()
         {
-            match self.take_turn(lane, id) {
+            match self.take_turn(lane, guest, id) {
                 Turn::GoesOn => {
                     self.turns.push_back(id);
                     continue;
@@ -42,7 +54,7 @@ impl Session {
         }
     }
 
-    fn take_turn(&mut self, lane: &Lane, id: StreamId) -> Turn {
+    fn take_turn(&mut self, lane: &Lane, guest: GuestKey, id: StreamId) -> Turn {
         let Session { machine, streams, out, .. } = self;
         let at = streams.binary_search_by_key(&id, |entry| entry.id);
         let Some(entry) = at.ok().and_then(|at| streams.get_mut(at)) else { return Turn::Waits };
@@ -54,7 +66,11 @@ impl Session {
             if !matches!(stream.job.pulled, Pulled::Waiting | Pulled::Begun) {
                 return Turn::Waits;
             }
-            match entry.exchange.map_or(Pull::Gone, |exchange| lane.pull(exchange)) {
+            let piece = match stream.job.pull(lane, entry.exchange, guest) {
+                Ok(piece) => piece,
+                Err(failure) => return Turn::Ended(StreamEnd::Ended(failure)),
+            };
+            match piece {
                 Pull::Data(bytes) => stream.pulled(bytes),
                 Pull::Pipe(mut pipe) => match pipe.take_bytes() {
                     Some(bytes) => stream.pulled(bytes),

@@ -85,6 +85,8 @@ pub(crate) struct Session {
     pub(crate) is_starving: bool,
     /// Some of its streams may be spooled.
     pub(crate) has_spools: bool,
+    /// Bodies of requests may be read from files.
+    pub(crate) has_stored: bool,
     /// Its list in the server's pool.
     pub(crate) shelf: PoolList,
     /// A response was completed.
@@ -145,6 +147,7 @@ impl Session {
             holding: 0,
             is_starving: false,
             has_spools: false,
+            has_stored: false,
             shelf: PoolList::None,
             has_served: false,
             is_ready: false,

@@ -87,7 +87,8 @@ pub(crate) enum StreamEnd {
 
 impl Stream {
     pub(crate) fn new(job: Box<Job>, began: u64, now_ns: u64, growth: Growth) -> Stream {
-        let is_pulled = job.pulled != Pulled::Not;
+        // A stored body is read again from its file.
+        let is_pulled = job.pulled != Pulled::Not && job.stored.is_none();
         Stream {
             rest: job.body.clone(),
             kept: is_pulled.then(|| job.body.to_vec()),

@@ -11,7 +11,7 @@ use crate::connection::h2::frames::ReceiveOutcome;
 use crate::connection::h2::stream::{Stream, StreamEnd};
 use crate::connection::h2::{REFUSED_COSTS, Session};
 use crate::failure::Failure;
-use crate::request::job::{Job, Pulled};
+use crate::request::job::Job;
 use crate::table::ServerId;
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
@@ -137,8 +137,7 @@ impl ProxyWorker {
             return;
         }
         job.trail.failed(Failure::Refused.status());
-        let is_there = matches!(job.pulled, Pulled::Not | Pulled::Waiting);
-        let left = job.refusals_left.checked_sub(refusals).filter(|_| is_there);
+        let left = job.refusals_left.checked_sub(refusals).filter(|_| job.has_whole_body());
         let Some(left) = left else {
             self.log(Failure::Refused, job.upstream, None, Some(&job), None);
             return self.refuse(state, job, Failure::Refused);

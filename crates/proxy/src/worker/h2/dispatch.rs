@@ -92,6 +92,7 @@ impl ProxyWorker {
         let exchange = job.receiver.exchange();
         let growth = state.windows.growth(exchange.and_then(|key| self.lane.connection(key)));
         let stream = Box::new(Stream::new(job, session.receipts, clock::nanoseconds(), growth));
+        session.has_stored |= stream.job.stored.is_some();
         session.streams.push(Entry { id, exchange, stream });
         if !is_whole {
             session.give_turn(id);
@@ -114,6 +115,9 @@ impl ProxyWorker {
         match event {
             GuestEvent::Again => {
                 session.is_scheduled = false;
+                if session.has_stored {
+                    session.resume_stored();
+                }
                 if session.has_spools {
                     session.end_abandoned();
                 }

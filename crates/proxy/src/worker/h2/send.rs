@@ -20,7 +20,7 @@ impl ProxyWorker {
         }
         let mut flushed = Flushed::All;
         for _ in 0..SENDS_PER_CALL {
-            session.take_turns(&self.lane);
+            session.take_turns(&self.lane, guest);
             flushed = session.flush(&self.lane, guest, &mut is_full);
             if flushed != Flushed::All || session.turns.is_empty() {
                 break;
