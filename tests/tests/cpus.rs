@@ -13,7 +13,7 @@ fn serve(folder: &Folder, more: &[&str]) -> Command {
 
 fn folder(settings: &str) -> Folder {
     let folder = Folder::new();
-    folder.write("site.kdl", &site(settings));
+    folder.write("site.kdl", site(settings));
     folder
 }
 
@@ -58,7 +58,7 @@ fn a_reload_refuses_a_change_and_an_upgrade_makes_it() {
     let last = own_cpus().split([',', '-']).next_back().expect("a CPU").to_owned();
     let folder = folder(&format!("workers 1\ncpus \"{last}\""));
     let server = Server::start(serve(&folder, &[]));
-    folder.write("site.kdl", &site("workers 1"));
+    folder.write("site.kdl", site("workers 1"));
     server.signal(Signal::HUP);
     until("it is refused", || {
         server.said().iter().any(|line| line.contains("changes to `cpus` need a restart"))
