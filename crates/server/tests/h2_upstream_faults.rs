@@ -406,3 +406,18 @@ fn settings_that_do_not_go_together_are_refused() {
     let named = Upstream { send_proxy_protocol: version, ..upstream(Protocol::H2c { streams_max }) };
     assert!(named.check().is_err());
 }
+
+#[test]
+fn a_response_is_complete_at_its_length_although_the_stream_does_not_end() {
+    // `:status: 200` and `content-length: 5`, without END_STREAM.
+    let address = scripted(|id, _| {
+        let head = frame(HEADERS, 4, id, &[0x88, 0x0f, 0x0d, 1, b'5']);
+        [head, frame(0, 0, id, b"hello")].concat()
+    });
+    let plan = Upstream { read_time_max: Duration::from_millis(300), retries_max: 0, ..h2c(address) };
+    let proxy = Running::to(plan);
+    // The client's connection goes on with the next request.
+    let both = proxy.all(format!("{}{}", support::get("/"), last("/")));
+    assert_eq!(both.matches("HTTP/1.1 200 OK\r\n").count(), 2, "{both}");
+    assert_eq!(both.matches("\r\n\r\nhello").count(), 2, "{both}");
+}

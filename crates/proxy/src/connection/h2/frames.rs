@@ -138,6 +138,7 @@ impl FrameReader<'_> {
         if let Some(stream) = session.live(id) {
             stream.seen_ns = self.now_ns;
             stream.owed_bytes += bytes.len();
+            stream.received_bytes += bytes.len() as u64;
             if let Some(response) = &mut stream.response {
                 response.buffer().extend_from_slice(bytes);
             } else if !stream.joined.is_empty()

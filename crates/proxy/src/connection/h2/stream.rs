@@ -32,6 +32,8 @@ pub(crate) struct Stream {
     pub(crate) response: Option<Box<Response>>,
     /// The declared length of its content.
     pub(crate) length: Option<u64>,
+    /// Its content so far.
+    pub(crate) received_bytes: u64,
     /// Small pieces of content received in this turn, forwarded as one.
     pub(crate) joined: Vec<u8>,
     /// Content for which the client had no room; never more than the stream's window.
@@ -95,6 +97,7 @@ impl Stream {
             job,
             response: None,
             length: None,
+            received_bytes: 0,
             joined: Vec::new(),
             held: Vec::new(),
             owed_bytes: 0,
@@ -109,6 +112,12 @@ impl Stream {
             has_turn: false,
             is_over: false,
         }
+    }
+
+    /// Whether the client has all content that was declared, although the server has not ended the stream.
+    pub(crate) fn is_passed_on(&self) -> bool {
+        let is_all = self.length == Some(self.received_bytes) && self.response.is_none();
+        self.job.is_answered && is_all && self.held.is_empty() && self.joined.is_empty()
     }
 
     /// The request, ready to be repeated if none of its body is lost.

@@ -36,7 +36,7 @@ impl ProxyWorker {
             && let Some((session, ..)) = state.table.known(at).and_then(|connection| connection.h2())
             && let Some((id, over)) = session.over.pop()
         {
-            let Some(stream) = session.take(id) else { continue };
+            let Some(mut stream) = session.take(id) else { continue };
             ended += 1;
             if matches!(
                 over,
@@ -44,6 +44,14 @@ impl ProxyWorker {
             ) {
                 session.machine.reset(id, Code::CANCEL, &mut session.out);
             }
+            let over = match over {
+                // Only the end of the stream is missing: the response is complete by its length.
+                StreamEnd::Slow(_) | StreamEnd::Ended(_) | StreamEnd::Reset(_) if stream.is_passed_on() => {
+                    stream.job.receiver.end(&self.lane, b"", &mut state.decisions);
+                    StreamEnd::Whole
+                }
+                over => over,
+            };
             // This credit belongs to the whole connection.
             session.machine.consumed(id, stream.owed_bytes, &mut session.out);
             session.machine.release(id, &mut session.out);
