@@ -93,12 +93,12 @@ fn bench_is_live_and_gives_the_terminal_back() {
 
 #[test]
 fn tune_shows_how_long_it_watches() {
-    let arguments = ["tune", "--port", "1", "--watch", "600ms"];
+    let arguments = ["tune", "--watch", "600ms"];
     let (status, shown) = Terminal::start(flatout(&arguments)).end();
     assert!(status.success() && shown.contains("1 s left · watching the kernel's counters"), "{shown}");
     let output = flatout(&arguments).output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(!told.contains('\x1b') && told.contains("nothing listens on port 1 in this"), "{told}");
+    assert!(!told.contains('\x1b') && told.is_empty(), "{told}");
 }
 
 #[test]
