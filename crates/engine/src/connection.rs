@@ -12,7 +12,7 @@ use flatout_wire::h1;
 use crate::h2::Session;
 use crate::output::{Pace, Queue};
 use crate::record::Record;
-use crate::service::{RateLimit, Takeover, Tls};
+use crate::service::{SendRate, Takeover, Tls};
 use crate::transport::Transport;
 
 /// A connection in the lane.
@@ -157,7 +157,7 @@ impl Connection {
 
     /// A response begins, whose rate is limited or not.
     #[inline]
-    pub(crate) fn set_pace(&mut self, limit: Option<RateLimit>, now: Ticks) {
+    pub(crate) fn set_pace(&mut self, limit: Option<SendRate>, now: Ticks) {
         if limit.is_some() || self.is_paced() {
             self.work().pace = limit.map(|limit| Box::new(Pace::new(limit, now)));
         }

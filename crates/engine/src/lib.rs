@@ -71,8 +71,8 @@ pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, bi
 pub use service::{
     Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Carrier, Collected, ConnectionPermit,
     DetachedConnection, Ended, ExchangeKey, FileRange, Filter, Outcome, OwnedBody, OwnedRequest, Part,
-    Prepared, RateLimit, Reply, Request, RequestBody, RequestOrigin, Response, Service, Takeover, Ticket,
-    Tls, TlsRoute, Witness, collect, request_random, sent_request_id, write_request_id,
+    Prepared, Reply, Request, RequestBody, RequestOrigin, Response, SendRate, Service, Takeover, Ticket, Tls,
+    TlsRoute, Witness, collect, request_random, sent_request_id, write_request_id,
 };
 pub use serving::State;
 #[cfg(feature = "simulation")]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_engine::{
-    Body, Ended, FileRange, Limits, Outcome, Part, Push, RateLimit, Reply, Request, Response, Service, Worker,
+    Body, Ended, FileRange, Limits, Outcome, Part, Push, Reply, Request, Response, SendRate, Service, Worker,
 };
 use support::h2::H2Client;
 use support::{Running, body_of, get, last, read_until, rest};
@@ -44,7 +44,7 @@ fn file() -> FileRange {
 
 impl Service for Paced {
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
-        response.set_rate_limit(RateLimit::new(BYTES_PER_S, 0));
+        response.set_rate_limit(SendRate::new(BYTES_PER_S, 0));
         let body = bytes(BODY_BYTES);
         match request.head.path() {
             b"/buffer" => response.buffer().extend_from_slice(&body),
@@ -64,17 +64,17 @@ impl Service for Paced {
             }
             b"/small" => drop(response.set_body(Body::Shared(body.slice(..1900)))),
             b"/after" => {
-                response.set_rate_limit(RateLimit::new(1, 20_000)).set_body(Body::Shared(body));
+                response.set_rate_limit(SendRate::new(1, 20_000)).set_body(Body::Shared(body));
             }
             b"/much" => {
-                let much = RateLimit::new(4 << 20, 0);
+                let much = SendRate::new(4 << 20, 0);
                 response.set_rate_limit(much).set_body(Body::Shared(bytes(64 << 20)));
             }
             b"/slow" => {
-                response.set_rate_limit(RateLimit::new(200, 0)).set_body(Body::Shared(body.slice(..500)));
+                response.set_rate_limit(SendRate::new(200, 0)).set_body(Body::Shared(body.slice(..500)));
             }
             _ => {
-                response.set_rate_limit(RateLimit::new(0, 0)).set_body(Body::Shared(body));
+                response.set_rate_limit(SendRate::new(0, 0)).set_body(Body::Shared(body));
             }
         }
         Reply::Now

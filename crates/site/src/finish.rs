@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use flatout_engine::{ExchangeKey, RateLimit, Response};
+use flatout_engine::{ExchangeKey, Response, SendRate};
 use tokio::sync::oneshot;
 
 use super::compiled::ResponseRules;
@@ -206,7 +206,7 @@ impl Finisher {
             let of_upstream = self.redirects.as_ref().and_then(|redirects| redirects.rate(response));
             let given = of_upstream.or_else(|| kept_rate(&self.kept));
             if given.is_some() || bytes_per_s > 0 {
-                response.set_rate_limit(RateLimit::new(given.unwrap_or(bytes_per_s), after_bytes));
+                response.set_rate_limit(SendRate::new(given.unwrap_or(bytes_per_s), after_bytes));
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::exchange::{Exchange, Outgoing, spawn_body, spawn_response};
 use crate::output::{Content, Pace, Piece};
 use crate::record::Record;
 use crate::service::{
-    Carrier, ConnectionPermit, DetachedConnection, ExchangeKey, Outcome, RateLimit, Response, Takeover,
+    Carrier, ConnectionPermit, DetachedConnection, ExchangeKey, Outcome, Response, SendRate, Takeover,
 };
 use crate::serving::{DISCARD_BYTES_MAX, Fate, OUT_BYTES_PER_SEND, Serving, body_fault_of};
 
@@ -81,7 +81,7 @@ pub(super) fn respond_with(
 
 /// Limits the rate of content that follows a head.
 #[inline]
-fn set_pace(session: &mut Session, id: StreamId, limit: Option<RateLimit>, content: &Content, now: Ticks) {
+fn set_pace(session: &mut Session, id: StreamId, limit: Option<SendRate>, content: &Content, now: Ticks) {
     if let Some(limit) = limit
         && matches!(content, Content::Waits(..) | Content::Stream(_) | Content::Pushed)
     {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flatout_lane::clock::{TICK, Ticks};
 
-use crate::service::RateLimit;
+use crate::service::SendRate;
 
 /// Room is counted in parts of a byte: so many make one, so that each tick adds a whole number of them.
 const PARTS: u64 = Duration::from_secs(1).as_nanos().div_ceil(TICK.as_nanos()) as u64;
@@ -21,7 +21,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// The pace of a response that begins now: with what is not limited, and the share of one tick.
-    pub(crate) fn new(limit: RateLimit, now: Ticks) -> Pace {
+    pub(crate) fn new(limit: SendRate, now: Ticks) -> Pace {
         let bytes_per_s = limit.bytes_per_s.get();
         let room = limit.after_bytes.saturating_mul(PARTS).saturating_add(bytes_per_s);
         Pace { bytes_per_s, room, filled_at: now }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     fn pace(bytes_per_s: u64, after_bytes: u64) -> Pace {
-        Pace::new(RateLimit::new(bytes_per_s, after_bytes).unwrap(), 100)
+        Pace::new(SendRate::new(bytes_per_s, after_bytes).unwrap(), 100)
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct Response {
     body: Body,
     declared_length: Option<u64>,
     filter: Option<Box<dyn Filter>>,
-    rate_limit: Option<RateLimit>,
+    rate_limit: Option<SendRate>,
     /// It has a filter, or had one that its exchange has now.
     is_filtered: bool,
     trailers: Vec<u8>,
@@ -57,17 +57,17 @@ pub struct Response {
 /// The bytes of a response over HTTP/1 include its head and the framing of its body; over HTTP/2, only its content counts. Bytes are counted
 /// before they are encrypted. Each eighth of a second, an eighth of the rate is added to what may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RateLimit {
+pub struct SendRate {
     /// Bytes per second.
     pub bytes_per_s: NonZeroU64,
     /// Bytes at its start that are sent without a limit.
     pub after_bytes: u64,
 }
 
-impl RateLimit {
+impl SendRate {
     /// A limit; `None` for a rate of 0, which stands for no limit.
-    pub fn new(bytes_per_s: u64, after_bytes: u64) -> Option<RateLimit> {
-        NonZeroU64::new(bytes_per_s).map(|bytes_per_s| RateLimit { bytes_per_s, after_bytes })
+    pub fn new(bytes_per_s: u64, after_bytes: u64) -> Option<SendRate> {
+        NonZeroU64::new(bytes_per_s).map(|bytes_per_s| SendRate { bytes_per_s, after_bytes })
     }
 }
 
@@ -328,7 +328,7 @@ impl Response {
 
     /// Limits the rate at which it is sent, or with `None` does not limit it. A connection or stream that leaves HTTP with it
     /// ([`Body::Take`]) is not limited.
-    pub fn set_rate_limit(&mut self, limit: Option<RateLimit>) -> &mut Self {
+    pub fn set_rate_limit(&mut self, limit: Option<SendRate>) -> &mut Self {
         self.rate_limit = limit;
         self.has_extras |= limit.is_some();
         self
@@ -336,7 +336,7 @@ impl Response {
 
     /// The limit of its rate.
     #[inline]
-    pub fn rate_limit(&self) -> Option<RateLimit> {
+    pub fn rate_limit(&self) -> Option<SendRate> {
         if self.has_extras { self.rate_limit } else { None }
     }
 
