@@ -361,7 +361,7 @@ fn silent() -> (u16, std::sync::mpsc::Receiver<String>) {
 }
 
 #[test]
-fn mirrors_get_copies_and_nobody_waits_for_them() {
+fn mirrors_get_copies_and_no_request_waits_for_them() {
     let (app, (port, copies)) = (backend("app"), silent());
     let shadow = format!(
         "---\napiVersion: v1\nkind: Service\nmetadata: {{name: shadow}}\nspec: {{ports: [{{port: 80}}]}}\n---\n\

@@ -203,7 +203,7 @@ fn chunks_become_one_body_with_a_length() {
 }
 
 #[test]
-fn every_protocol_of_clients_is_taken_whole() {
+fn bodies_of_every_protocol_are_collected_whole() {
     let plain = setup("proxy app");
     let secure = setup("tls \"cert.pem\" \"key.pem\"\nproxy app");
     for (setup, scheme, flags) in [
@@ -313,7 +313,7 @@ fn a_client_that_leaves_leaves_nothing() {
 }
 
 #[test]
-fn what_cannot_be_stored_is_refused() {
+fn bodies_that_cannot_be_stored_are_refused() {
     for lines in ["buffer-size \"500KiB\"\nproxy app", "buffer-dir \"missing\"\nproxy app"] {
         let setup = setup(lines);
         let mut stream = setup.connect();

@@ -199,7 +199,7 @@ fn without_room_for_the_journal_nothing_is_changed() {
 
 /// `--low-risk` makes what the list shows; `--possible` what only a climb can judge.
 #[test]
-fn only_what_is_shown_to_be_needed_is_applied() {
+fn only_changes_with_evidence_are_applied() {
     let machine = Machine::new();
     machine.0.write("proc/net/netstat", "TcpExt: ListenOverflows\nTcpExt: 7\n");
     assert!(machine.tune(&["apply", "--low-risk"]).status.success());

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_told_apart() {
+    fn sites_are_found_at_their_listeners() {
         let at = |number| vec![SiteListener { number, is_default: false }];
         let db = Site { listeners: at(1), ..passed(Host::Any, &[(1, Some(0))]) };
         let www = Site { hosts: vec![Host::Exact("a.test".to_owned())], listeners: at(2), ..Site::default() };
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_passed_on_is_refused() {
+    fn sites_that_cannot_be_passed_on_are_refused() {
         let site = || passed(Host::Any, &[(1, Some(0))]);
         let refused = |plan: Plan| crate::check(&plan).unwrap_err().reason;
         assert!(refused(plan(vec![passed(Host::Any, &[(1, Some(2))])])).contains("no upstream"));

@@ -55,12 +55,12 @@ pub(super) struct Wanted {
     pub(super) use_regex: bool,
     pub(super) rewrite: Option<String>,
     pub(super) cors: Option<Value>,
-    pub(super) canary: Option<Canary>,
+    pub(super) canary: Option<WantedCanary>,
 }
 
 /// Which requests go to a new version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Canary {
+pub(super) struct WantedCanary {
     /// Those with this field and value.
     pub(super) header: Option<(String, String)>,
     /// Of the others so many of 100.
@@ -107,7 +107,7 @@ impl Wanted {
                 lost.push("canary-by-header: the value `never` is not told from others".to_owned());
             }
             let weight = get("canary-weight").and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
-            Canary { header, weight: weight.min(100) }
+            WantedCanary { header, weight: weight.min(100) }
         });
         let wanted = Wanted {
             aliases: list(get("server-alias").unwrap_or_default()),

@@ -68,7 +68,7 @@ struct CanaryRule {
     host: String,
     path: String,
     backend: Value,
-    wanted: annotation::Canary,
+    wanted: annotation::WantedCanary,
     is_used: bool,
 }
 

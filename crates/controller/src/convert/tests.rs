@@ -176,7 +176,7 @@ fn canaries_share_the_path_of_their_ingress() {
 }
 
 #[test]
-fn what_protects_is_never_dropped_and_what_is_lost_is_said() {
+fn protection_is_never_dropped_and_losses_are_reported() {
     let spec = format!("rules: [{{host: a.test, http: {{paths: [{}]}}}}]", path("/", "Prefix", "app"));
     for name in
         ["auth-url", "auth-type", "whitelist-source-range", "configuration-snippet", "auth-tls-secret"]

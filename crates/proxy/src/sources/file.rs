@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_or_too_large_is_refused() {
+    fn folders_and_large_files_are_refused() {
         let upstream = Upstream::new("api", Vec::new());
         let read = |path: &Path| read(path, &source(), &upstream).unwrap_err();
         assert_eq!(read(Path::new("/dev/zero")), "this is not a file");

@@ -28,10 +28,10 @@ const PIECE_BYTES: usize = 64;
 struct Collector {
     worker: Rc<ProxyWorker>,
     exchange: ExchangeKey,
-    content: RefCell<Content>,
+    content: RefCell<CollectedBody>,
 }
 
-struct Content {
+struct CollectedBody {
     guest: GuestKey,
     /// The request; nobody's once it has gone on or ended.
     job: Option<Box<Job>>,
@@ -62,7 +62,7 @@ impl ProxyWorker {
         let Some(worker) = self.owner() else { return };
         let guest = self.lane.register_observer(worker.clone(), u64::MAX);
         let time_left = job.ends_ns.map(|ends_ns| ends_ns.saturating_sub(clock::nanoseconds()));
-        let content = Content {
+        let content = CollectedBody {
             guest,
             job: Some(job),
             held: Vec::new(),
@@ -128,7 +128,7 @@ impl Collector {
     }
 }
 
-impl Content {
+impl CollectedBody {
     /// Does what can be done now.
     fn advance(&mut self, collector: &Collector) -> Next {
         if self.job.is_none() {
