@@ -29,7 +29,7 @@ use crate::{Context, Problem};
 /// assert_eq!(client.put("/item").json(&serde_json::json!({"id": 1})).send().text(), r#"{"id":2}"#);
 /// let refused = client.put("/item").json(&serde_json::json!({"id": "secret"})).send();
 /// assert_eq!(refused.status().code(), 422);
-/// assert!(refused.text().contains("expected u32") && !refused.text().contains("secret"));
+/// assert!(refused.text().contains("expected a whole number") && !refused.text().contains("secret"));
 /// # Ok::<(), flatout::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
