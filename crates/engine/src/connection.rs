@@ -155,12 +155,10 @@ impl Connection {
         self.work.as_ref().is_some_and(|work| work.pace.is_some())
     }
 
-    /// A response begins, whose rate is limited or not.
-    #[inline]
+    /// A response begins, whose rate is limited, or is not after one whose rate was.
+    #[cold]
     pub(crate) fn set_pace(&mut self, limit: Option<SendRate>, now: Ticks) {
-        if limit.is_some() || self.is_paced() {
-            self.work().pace = limit.map(|limit| Box::new(Pace::new(limit, now)));
-        }
+        self.work().pace = limit.map(|limit| Box::new(Pace::new(limit, now)));
     }
 
     /// Whether its response was cut.

@@ -102,8 +102,11 @@ fn respond(serving: &mut Serving, key: Key, connection: &mut Connection, respons
 /// Limits the rate of a response, or does not. What follows HTTP is not limited.
 #[inline]
 fn set_pace(serving: &Serving, connection: &mut Connection, response: &Response, follow: &Follow) {
-    let limit = response.rate_limit().filter(|_| !matches!(follow, Follow::Take(_)));
-    connection.set_pace(limit, serving.now.ticks);
+    let limit = response.rate_limit();
+    // Nearly always neither, and so nothing of this is in the way of the next request.
+    if limit.is_some() || connection.is_paced() {
+        connection.set_pace(limit.filter(|_| !matches!(follow, Follow::Take(_))), serving.now.ticks);
+    }
 }
 
 /// Continues after the encoded part of a response: usually with the next request.
