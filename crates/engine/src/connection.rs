@@ -134,6 +134,12 @@ impl Connection {
         self.work.as_ref().is_some_and(|work| work.proxy.is_some())
     }
 
+    /// It waits for its ClientHello until `deadline`.
+    pub(crate) fn await_hello(&mut self, deadline: Ticks) {
+        self.work().awaits_hello = true;
+        self.deadline = deadline;
+    }
+
     /// Whether its ClientHello has to arrive before it is known who gets the connection.
     pub(crate) fn awaits_hello(&self) -> bool {
         self.work.as_ref().is_some_and(|work| work.awaits_hello)

@@ -1,4 +1,4 @@
-//! The name in a ClientHello, read without a handshake: to decide who gets a connection before anything is answered.
+//! Reads the name in a ClientHello before a handshake, so that the server can decide who gets the connection before anything is sent.
 //!
 //! ```text
 //! records (type 22) ── their fragments joined ──> ClientHello ── extension 0 (server_name) ──> name

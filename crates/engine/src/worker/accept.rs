@@ -92,7 +92,7 @@ impl WorkerLoop {
         if has_proxy_header {
             self.await_proxy_header(&mut connection, peer, start);
         } else if passes_tls {
-            self.await_hello(&mut connection);
+            connection.await_hello(self.serving.handshake_deadline());
         }
         self.enter(connection);
     }

@@ -7,35 +7,25 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use flatout_lane::slab::Key;
-use flatout_lane::socket::Moved;
 use flatout_tls::{HELLO_BYTES_MAX, Hello, read_hello};
 
 use super::WorkerLoop;
 use super::accept::PLAINTEXT_REPLY;
-use crate::connection::Connection;
+use super::proxy_header::NoStart;
 use crate::service::{Outcome, TlsRoute};
 use crate::serving::READ_BYTES;
 
 const _: () = assert!(HELLO_BYTES_MAX <= READ_BYTES);
 
 impl WorkerLoop {
-    /// Makes a new connection wait for its ClientHello, for as long as a handshake may take.
-    pub(super) fn await_hello(&self, connection: &mut Connection) {
-        connection.work().awaits_hello = true;
-        connection.deadline = self.serving.handshake_deadline();
-    }
-
     /// Reads the ClientHello of a connection that waits for it. It is never served in its entry: always returns `false`.
     pub(super) fn read_hello(&mut self, key: Key) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
         let buffer = self.serving.read.get_mut(..HELLO_BYTES_MAX).unwrap_or_default();
-        let peeked = match connection.transport.peek(buffer) {
-            Moved::Bytes(bytes) if bytes > 0 => buffer.get(..bytes).unwrap_or_default(),
-            Moved::WouldBlock if !connection.read_closed => {
-                connection.readable = false;
-                return false;
-            }
-            Moved::Bytes(_) | Moved::WouldBlock | Moved::Broken => {
+        let peeked = match connection.peek_start(buffer) {
+            Ok(peeked) => peeked,
+            Err(NoStart::Awaited) => return false,
+            Err(NoStart::Gone) => {
                 self.close(key, Outcome::ClientGone);
                 return false;
             }

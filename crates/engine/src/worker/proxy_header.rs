@@ -20,6 +20,28 @@ use crate::plan::PROXY_HEADER_TIME_MAX;
 use crate::service::Outcome;
 use crate::transport::Transport;
 
+/// Why nothing of what a connection starts with can be looked at.
+pub(super) enum NoStart {
+    /// It has not arrived yet: new data causes a new edge.
+    Awaited,
+    /// The client is gone.
+    Gone,
+}
+
+impl Connection {
+    /// What has arrived of what a connection starts with. It stays in the socket.
+    pub(super) fn peek_start<'b>(&mut self, buffer: &'b mut [u8]) -> Result<&'b [u8], NoStart> {
+        match self.transport.peek(buffer) {
+            Moved::Bytes(bytes) if bytes > 0 => Ok(buffer.get(..bytes).unwrap_or_default()),
+            Moved::WouldBlock if !self.read_closed => {
+                self.readable = false;
+                Err(NoStart::Awaited)
+            }
+            Moved::Bytes(_) | Moved::WouldBlock | Moved::Broken => Err(NoStart::Gone),
+        }
+    }
+}
+
 impl WorkerLoop {
     /// Whether to accept a connection of such a listener; otherwise it has to be closed.
     pub(super) fn admits_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
@@ -60,13 +82,10 @@ impl WorkerLoop {
     fn read_proxy_header(&mut self, key: Key, proxy: PendingProxy) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
         let mut buffer = [0; BINARY_BYTES_MAX];
-        let peeked = match connection.transport.peek(&mut buffer) {
-            Moved::Bytes(bytes) if bytes > 0 => buffer.get(..bytes).unwrap_or_default(),
-            Moved::WouldBlock if !connection.read_closed => {
-                connection.readable = false;
-                return false;
-            }
-            Moved::Bytes(_) | Moved::WouldBlock | Moved::Broken => {
+        let peeked = match connection.peek_start(&mut buffer) {
+            Ok(peeked) => peeked,
+            Err(NoStart::Awaited) => return false,
+            Err(NoStart::Gone) => {
                 self.close(key, Outcome::ClientGone);
                 return false;
             }
@@ -106,8 +125,7 @@ impl WorkerLoop {
         connection.peer = Peer::of(client);
         connection.work().proxy = None;
         if proxy.passes_tls {
-            let deadline = self.serving.handshake_deadline();
-            (connection.work().awaits_hello, connection.deadline) = (true, deadline);
+            connection.await_hello(self.serving.handshake_deadline());
             return self.read_hello(key);
         }
         connection.deadline = self.serving.idle_deadline();

@@ -27,7 +27,7 @@ pub struct Passthrough {
     pub ending: PassthroughEnding,
 }
 
-/// Tells how a connection has ended: called once, also when it is dropped.
+/// Reports how a connection ended: exactly once, also if this is dropped.
 pub struct PassthroughEnding {
     then: Option<Box<dyn FnOnce(PassthroughEnd)>>,
     /// The attempts at servers, for logs.
