@@ -302,3 +302,17 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// The value of a metric at the admin listener with this Unix socket; `name` with its labels. `None` if there is none yet.
+///
+/// # Panics
+/// If the listener does not respond, or with something else.
+pub fn metric(admin: &Path, name: &str) -> Option<u64> {
+    let output = Command::new("curl")
+        .args(["--silent", "--unix-socket", &admin.display().to_string(), "http://a/metrics"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().parse().unwrap())
+}

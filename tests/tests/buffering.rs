@@ -76,13 +76,7 @@ impl Stalled {
 }
 
 fn metric(admin: &Path, name: &str) -> u64 {
-    let output = Command::new("curl")
-        .args(["--silent", "--unix-socket", &admin.display().to_string(), "http://a/metrics"])
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    flatout_tests::metric(admin, name).unwrap_or_else(|| panic!("there is no {name}"))
 }
 
 fn assert_nothing_is_kept(admin: &Path) {

@@ -121,13 +121,7 @@ impl Setup {
 }
 
 fn metric(admin: &Path, name: &str) -> u64 {
-    let output = Command::new("curl")
-        .args(["--silent", "--unix-socket", &admin.display().to_string(), "http://a/metrics"])
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    line.map_or(0, |value| value.parse().unwrap())
+    flatout_tests::metric(admin, name).unwrap_or(0)
 }
 
 fn head(method: &str, path: &str, more: &str) -> Vec<u8> {

@@ -61,8 +61,8 @@ pub fn restrict(cpus: &[usize]) -> io::Result<()> {
     };
     let applied = apply(&set);
     // The kernel leaves out CPUs that the process cannot use.
-    let has_all = applied.is_ok() && cpus.iter().all(|cpu| allowed().contains(cpu));
-    if has_all {
+    let now = allowed();
+    if applied.is_ok() && cpus.iter().all(|cpu| now.contains(cpu)) {
         return Ok(());
     }
     let _ = apply(&before);

@@ -103,10 +103,9 @@ impl Sites {
         hostname: &HostName,
         routes: &[RankedRoute],
     ) {
-        if self.listener_of(bind, hostname).is_none_or(|listener| listener.hostname != *of_listener) {
-            return;
+        if let Some(site) = self.site_of(bind, of_listener, hostname) {
+            site.routes.extend_from_slice(routes);
         }
-        self.sites.entry((bind, hostname.clone())).or_default().routes.extend_from_slice(routes);
     }
 
     /// Passes connections of a listener for a host name on, unless a more specific listener or an older route has the name.
@@ -116,10 +115,7 @@ impl Sites {
         hostname: &HostName,
         shares: &[PassthroughShare],
     ) {
-        if self.listener_of(bind, hostname).is_none_or(|listener| listener.hostname != *of_listener) {
-            return;
-        }
-        let site = self.sites.entry((bind, hostname.clone())).or_default();
+        let Some(site) = self.site_of(bind, of_listener, hostname) else { return };
         let passthrough = site.passthrough.get_or_insert_default();
         if passthrough.shares.is_empty() {
             passthrough.shares.extend_from_slice(shares);
@@ -129,6 +125,17 @@ impl Sites {
     /// Serves the state of the process at an address of its own.
     pub(super) fn add_health(&mut self, at: Option<SocketAddr>) {
         self.health = at;
+    }
+
+    /// The site of a host name, if this is the most specific listener for it.
+    fn site_of(
+        &mut self,
+        bind: SocketAddr,
+        of_listener: &HostName,
+        hostname: &HostName,
+    ) -> Option<&mut SiteDraft> {
+        self.listener_of(bind, hostname).filter(|listener| listener.hostname == *of_listener)?;
+        Some(self.sites.entry((bind, hostname.clone())).or_default())
     }
 
     /// The most specific listener for a host name.

@@ -2,6 +2,8 @@
 
 use crate::nginx::Directive;
 
+use super::pattern::parentheses;
+
 /// Directives whose expressions have groups of their own.
 const OTHERS: [&str; 3] = ["rewrite", "if", "location"];
 
@@ -40,18 +42,10 @@ fn replace(directive: &mut Directive, names: &[String]) {
 
 /// The names of an expression's groups, in the order of their numbers; empty for those without a name.
 fn names(pattern: &str) -> Vec<String> {
-    let (mut found, mut is_escaped, mut is_class) = (Vec::new(), false, false);
-    for (at, char) in pattern.char_indices() {
-        match char {
-            _ if is_escaped => is_escaped = false,
-            '\\' => is_escaped = true,
-            '[' => is_class = true,
-            ']' => is_class = false,
-            '(' if !is_class => found.extend(group(&pattern[at..])),
-            _ => {}
-        }
-    }
-    found
+    parentheses(pattern)
+        .filter(|(_, char)| *char == '(')
+        .filter_map(|(at, _)| group(&pattern[at..]))
+        .collect()
 }
 
 /// The name of the group that begins here, empty without one; `None` if it has no number.

@@ -55,23 +55,28 @@ fn without_lookaround(pattern: &str) -> Option<String> {
     Some(text)
 }
 
+/// The parentheses of an expression's groups, with their positions: not those that are escaped or in a class.
+pub(super) fn parentheses(text: &str) -> impl Iterator<Item = (usize, char)> {
+    let (mut is_escaped, mut is_class) = (false, false);
+    text.char_indices().filter(move |(_, char)| {
+        let was_escaped = is_escaped;
+        is_escaped = *char == '\\' && !was_escaped;
+        match char {
+            '[' if !was_escaped => is_class = true,
+            ']' if !was_escaped => is_class = false,
+            _ => {}
+        }
+        matches!(char, '(' | ')') && !was_escaped && !is_class
+    })
+}
+
 /// The length of the group at the start of a text.
 fn group_bytes(text: &str) -> Option<usize> {
-    let (mut depth, mut is_escaped, mut is_class) = (0usize, false, false);
-    for (at, char) in text.char_indices() {
-        match char {
-            _ if is_escaped => is_escaped = false,
-            '\\' => is_escaped = true,
-            '[' => is_class = true,
-            ']' => is_class = false,
-            '(' if !is_class => depth += 1,
-            ')' if !is_class => {
-                depth = depth.checked_sub(1)?;
-                if depth == 0 {
-                    return Some(at + 1);
-                }
-            }
-            _ => {}
+    let mut depth = 0usize;
+    for (at, char) in parentheses(text) {
+        depth = if char == '(' { depth + 1 } else { depth.checked_sub(1)? };
+        if depth == 0 {
+            return Some(at + 1);
         }
     }
     None

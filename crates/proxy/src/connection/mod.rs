@@ -74,7 +74,7 @@ pub(crate) struct ClientTunnel {
     pub(crate) tunnel: Tunnel,
     /// Counts the client's connection for as long as the tunnel lives.
     pub(crate) _permit: ConnectionPermit,
-    /// Who wants to know of its end, if the connection was passed on as it is.
+    /// What to call at its end, if the connection was passed on as it is.
     pub(crate) ending: Option<PassthroughEnding>,
 }
 

@@ -1,5 +1,5 @@
 //! Request bodies that are taken whole before a server is chosen (`buffer-requests on`): into memory, and beyond a limit into a file
-//! without a name. A client that uploads slowly so holds no server, and the request can be sent again.
+//! without a name. So a client that uploads slowly does not occupy a server, and the request can be sent again.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -216,7 +216,7 @@ impl CollectedBody {
     /// The body is complete.
     fn send(&mut self, worker: &ProxyWorker) -> Next {
         let Some(mut job) = self.job.take() else { return Next::Wait };
-        // They came behind the body, and its length comes before it now.
+        // They need chunks, and the request now has a Content-Length.
         job.trailers = Vec::new();
         let bytes = match self.file.take() {
             Some(file) => {

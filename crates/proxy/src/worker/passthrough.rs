@@ -23,7 +23,7 @@ use crate::worker::tunnel::CLIENT_SIDE;
 pub struct Passthrough {
     /// The connection. Nothing was read from it, or what was read is in it.
     pub client: DetachedConnection,
-    /// Told of the end, whatever it is.
+    /// Called at its end, however it ends.
     pub ending: PassthroughEnding,
 }
 
@@ -81,7 +81,7 @@ impl Drop for PassthroughEnding {
 }
 
 impl ClientTunnel {
-    /// Notifies who wants to know that the tunnel has ended.
+    /// Reports the end of a connection that was passed on as it is.
     pub(crate) fn report_end(&mut self, outcome: Outcome) {
         let moved = self.tunnel.moved_bytes();
         if let Some(mut ending) = self.ending.take() {
