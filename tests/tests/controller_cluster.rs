@@ -151,3 +151,37 @@ fn one_of_two_processes_writes_statuses_and_both_serve() {
 fn leads(server: &Server) -> bool {
     server.said().iter().any(|line| line.contains("writes statuses"))
 }
+
+#[test]
+fn ingresses_of_a_cluster_are_imported() {
+    let (api, folder) = (ApiServer::start(), Folder::new());
+    let import = |api: &ApiServer| {
+        let mut command = Command::new(program("flatout"));
+        let output = command
+            .args(["import", "--ingress", "cluster"])
+            .env("KUBECONFIG", api.config(&folder))
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, _, reason) = import(&api);
+    assert!(code == Some(2) && reason.contains("there is no Ingress in the cluster"), "{reason}");
+    api.put(
+        "/apis/networking.k8s.io/v1/ingresses",
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "i", "namespace": "default"},
+               "spec": {"rules": [{"host": "a.test", "http": {"paths": [{"path": "/", "pathType": "Prefix",
+                        "backend": {"service": {"name": "app", "port": {"name": "web"}}}}]}}]}}),
+    );
+    api.put(
+        "/api/v1/services",
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "app", "namespace": "default"},
+               "spec": {"ports": [{"name": "web", "port": 8080}]}}),
+    );
+    let (code, objects, reason) = import(&api);
+    assert_eq!(code, Some(0), "{reason}");
+    // The number of the port is from the Service.
+    assert!(objects.contains("kind: HTTPRoute") && objects.contains("8080"), "{objects}");
+    api.set_away(true);
+    assert_eq!(import(&api).0, Some(2), "an API server that is away");
+}

@@ -29,6 +29,8 @@ mod controller_cluster;
 mod cpus;
 #[path = "crossing.rs"]
 mod crossing;
+#[path = "data_planes.rs"]
+mod data_planes;
 #[path = "differential.rs"]
 mod differential;
 #[path = "ending.rs"]

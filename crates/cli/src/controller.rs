@@ -3,23 +3,28 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint, value_parser};
-use flatout_controller::cluster::{self, Leadership};
+use flatout_controller::cluster::{self, Leadership, Leading};
 use flatout_controller::{
-    CONTROLLER_NAME, Settings, StatusUpdate, StatusWriter, Store, folder, log_faults, serve,
+    BasePlan, CONTROLLER_NAME, ControllerCredentials, PlanListener, Settings, StatusUpdate, StatusWriter,
+    Store, folder, log_faults, publish, serve,
 };
+use flatout_engine::tls::Identity;
 use flatout_server::Plan;
 
 use crate::Failure;
 use crate::command::{Command, VERSION};
+use crate::data_plane::host_name;
 use crate::serve::welcome;
 
 pub(crate) const COMMAND: Command = Command {
     name: "controller",
     about: "Serve what Kubernetes objects demand: Gateway API and Ingress",
     more: "Changes of endpoints are applied without a reload, all others with one that loses no request. A mistake in an object is \
-           reported and leaves the others; whatever fails, the last plan that worked is served.\n\
+           reported and leaves the others; whatever fails, the last plan that worked is served. With --plans, it serves no requests \
+           itself: any number of `flatout data-plane` get their plans from it.\n\
            Exit status: 0 after a signal, 1 after a failure at run time, 2 for wrong usage.",
     examples: &[
         ("flatout controller", "in a pod: the objects of its cluster; see docs/kubernetes.md"),
@@ -27,6 +32,10 @@ pub(crate) const COMMAND: Command = Command {
         (
             "flatout controller --dir ./objects --address 127.0.0.1",
             "objects of YAML files, without a cluster",
+        ),
+        (
+            "flatout controller --plans 0.0.0.0:8082 --plans-certificate tls.crt --plans-key tls.key --token token",
+            "plans for data planes, which serve the requests",
         ),
     ],
     arguments,
@@ -94,6 +103,23 @@ fn arguments(command: clap::Command) -> clap::Command {
             "Where to serve metrics and the live page: unix:PATH or a loopback address",
         ))
         .arg(
+            option(
+                "plans",
+                "IP:PORT",
+                "Where data planes get their plans; then this process serves no requests",
+            )
+            .value_parser(value_parser!(SocketAddr))
+            .requires_all(["plans-certificate", "plans-key", "token"]),
+        )
+        .args(
+            [
+                option("plans-certificate", "FILE", "The certificate for data planes (PEM)"),
+                option("plans-key", "FILE", "Its key"),
+                option("token", "FILE", "The token that data planes must show: at least 16 bytes"),
+            ]
+            .map(|argument| argument.requires("plans").value_hint(ValueHint::FilePath)),
+        )
+        .arg(
             option("workers", "N", "Threads [default: one for each CPU]")
                 .value_parser(value_parser!(u16).range(1..)),
         )
@@ -113,30 +139,46 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let admin = text("admin").map(|text| text.parse()).transpose();
     let admin = admin.map_err(|why: String| Failure::Usage(format!("--admin: {why}")))?;
     let workers = matches.get_one::<u16>("workers").map(|count| usize::from(*count));
-    let base = move || {
+    let base = base(admin, workers);
+    let store = Arc::new(Store::default());
+    let mut log = log_faults();
+    let Leading { write, leads } = match text("dir") {
+        Some(dir) => {
+            folder::follow(Path::new(&dir), store.clone()).map_err(Failure::Usage)?;
+            Leading { write: Box::new(log), leads: Arc::new(AtomicBool::new(true)) }
+        }
+        None => {
+            let leadership = leadership(&text("lease").unwrap_or_default(), &settings)?;
+            let Leading { mut write, leads } =
+                cluster::follow(store.clone(), leadership).map_err(Failure::Usage)?;
+            let write: StatusWriter = Box::new(move |statuses: &[StatusUpdate]| {
+                log(statuses);
+                write(statuses);
+            });
+            Leading { write, leads }
+        }
+    };
+    let path = |name: &str| PathBuf::from(text(name).unwrap_or_default());
+    let started = match matches.get_one::<SocketAddr>("plans") {
+        None => serve(store, settings, base, write, VERSION)?,
+        Some(address) => {
+            let identity = Identity { certificate: path("plans-certificate"), key: path("plans-key") };
+            let credentials = ControllerCredentials { identity, token: path("token") };
+            let listener = PlanListener { address: *address, credentials, leads };
+            publish(store, settings, base, write, VERSION, listener)?
+        }
+    };
+    Ok(started.run(Some(&welcome::welcome))?)
+}
+
+/// The part of a plan that does not come from objects.
+pub(crate) fn base(admin: Option<flatout_engine::Address>, workers: Option<usize>) -> BasePlan {
+    Box::new(move || {
         let mut plan = Plan { admin: admin.iter().cloned().collect(), ..Plan::default() };
         plan.server.listen.clear();
         plan.server.workers = workers;
         plan
-    };
-    let store = Arc::new(Store::default());
-    let mut log = log_faults();
-    let write: StatusWriter = match text("dir") {
-        Some(dir) => {
-            folder::follow(Path::new(&dir), store.clone()).map_err(Failure::Usage)?;
-            Box::new(log)
-        }
-        None => {
-            let leadership = leadership(&text("lease").unwrap_or_default(), &settings)?;
-            let mut write = cluster::follow(store.clone(), leadership).map_err(Failure::Usage)?;
-            Box::new(move |statuses: &[StatusUpdate]| {
-                log(statuses);
-                write(statuses);
-            })
-        }
-    };
-    let started = serve(store, settings, Box::new(base), write, VERSION)?;
-    Ok(started.run(Some(&welcome::welcome))?)
+    })
 }
 
 /// How this process is known to others: in a pod, its host name is the pod's.
@@ -146,11 +188,10 @@ fn leadership(lease: &str, settings: &Settings) -> Result<Leadership, Failure> {
     else {
         return Err(Failure::Usage(format!("--lease: got `{lease}`, need NAMESPACE/NAME")));
     };
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Ok(Leadership {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
-        identity: format!("{}-{}", host.trim(), std::process::id()),
+        identity: format!("{}-{}", host_name(), std::process::id()),
         controller_name: settings.controller_name.clone(),
     })
 }

@@ -45,7 +45,9 @@ const FILES: &str = "files";
 
 /// What `--ingress` does, in programs that know Kubernetes.
 const INGRESS: Option<&str> = if cfg!(feature = "controller") {
-    Some("Convert the Ingresses of the YAML files in this folder to objects of the Gateway API")
+    Some(
+        "Convert the Ingresses of the YAML files in this folder, or of the API server (`cluster`), to objects of the Gateway API",
+    )
 } else {
     None
 };
@@ -62,7 +64,7 @@ fn arguments(command: clap::Command) -> clap::Command {
         if INGRESS.is_some() { files.required_unless_present("ingress") } else { files.required(true) };
     let flag = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
     let command = match INGRESS {
-        Some(help) => command.arg(flag("ingress", "DIR").help(help).conflicts_with(FILES)),
+        Some(help) => command.arg(flag("ingress", "DIR|cluster").help(help).conflicts_with(FILES)),
         None => command,
     };
     command
@@ -84,7 +86,7 @@ fn arguments(command: clap::Command) -> clap::Command {
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     #[cfg(feature = "controller")]
     if let Some(folder) = matches.get_one::<String>("ingress") {
-        return import_ingresses(Path::new(folder));
+        return import_ingresses(folder);
     }
     let files = words(matches, FILES);
     match (matches.get_flag("check"), &files[..]) {
@@ -113,15 +115,27 @@ fn import(file: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints Gateways and HTTPRoutes in place of the Ingresses of a folder, and says what is lost.
+/// In place of a folder: the objects of the API server. A folder of this name is `./cluster`.
 #[cfg(feature = "controller")]
-fn import_ingresses(folder: &Path) -> Result<(), Failure> {
-    let (objects, faults) = flatout_controller::folder::read_once(folder).map_err(Failure::Usage)?;
+const CLUSTER: &str = "cluster";
+
+/// Prints Gateways and HTTPRoutes in place of the Ingresses of a folder or a cluster, and says what is lost.
+#[cfg(feature = "controller")]
+fn import_ingresses(from: &str) -> Result<(), Failure> {
+    let (read, shown) = match from {
+        CLUSTER => {
+            (flatout_controller::cluster::read_once(&["Ingress", "Service"]), "the cluster".to_owned())
+        }
+        folder => {
+            (flatout_controller::folder::read_once(Path::new(folder)), format!("the files of {folder}"))
+        }
+    };
+    let (objects, faults) = read.map_err(Failure::Usage)?;
     if let Some(fault) = faults.first() {
         return Err(Failure::Usage(fault.clone()));
     }
     if objects.ingresses.is_empty() {
-        return Err(Failure::Usage(format!("there is no Ingress in the files of {}", folder.display())));
+        return Err(Failure::Usage(format!("there is no Ingress in {shown}")));
     }
     let converted = flatout_controller::convert(&objects);
     if !converted.lost.is_empty() {

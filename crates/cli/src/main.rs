@@ -7,6 +7,8 @@ mod command;
 mod completions;
 #[cfg(feature = "controller")]
 mod controller;
+#[cfg(feature = "controller")]
+mod data_plane;
 mod hash_password;
 mod health;
 mod import;
@@ -79,6 +81,8 @@ const COMMANDS: &[Command] = &[
     import::COMMAND,
     #[cfg(feature = "controller")]
     controller::COMMAND,
+    #[cfg(feature = "controller")]
+    data_plane::COMMAND,
     top::COMMAND,
     bench::COMMAND,
     profile::COMMAND,

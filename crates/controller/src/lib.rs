@@ -6,28 +6,42 @@
 //!                                                               └── statuses ──> API server
 //! ```
 //!
+//! The translation is served by the process that made it, or it travels as data:
+//!
+//! ```text
+//! controller: Translation ── PlanData ── publish ──> TLS ──> follow ── PlanData ──> Translation: data plane ──> disk
+//! ```
+//!
 //! The data path does not know where its plan comes from.
 #![forbid(unsafe_code)]
 // Objects are written by many hands: nothing in them may end the process.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
+mod apply;
 #[cfg(feature = "cluster")]
 pub mod cluster;
 pub mod condition;
 mod convert;
+mod data;
 mod faults;
 pub mod folder;
 pub mod kinds;
 pub mod objects;
 mod run;
 mod store;
+mod stream;
 pub mod translate;
 pub mod yaml;
 
+pub use apply::BasePlan;
 pub use condition::{Condition, StatusUpdate};
 pub use convert::{Converted, convert, yaml_documents};
+pub use data::{DataPlaneSettings, FORMAT, PlanData};
 pub use faults::log_faults;
 pub use objects::{Insertion, Kind, Objects};
-pub use run::{BasePlan, StatusWriter, serve};
+pub use run::{StatusWriter, serve};
 pub use store::Store;
+pub use stream::credentials::{ControllerCredentials, DataPlaneCredentials};
+pub use stream::follow::{DataPlane, follow_controller};
+pub use stream::publish::{PlanListener, publish};
 pub use translate::{CONTROLLER_NAME, Settings, Translation, translate};

@@ -6,7 +6,7 @@
 //! API server ──────┘    read: kind, version, fields     └─> (the folder and the API server know nothing of each other)
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -20,6 +20,9 @@ use crate::kinds::{GATEWAY_GROUP, ObjectKey};
 
 /// Objects of one kind, by their place.
 pub type Table<T> = BTreeMap<ObjectKey, T>;
+
+/// The label of a slice with the name of its service.
+pub(crate) const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// The namespace of objects in files that name none.
 const NAMESPACE_DEFAULT: &str = "default";
@@ -58,6 +61,8 @@ macro_rules! kinds {
         pub struct Objects {
             $(#[doc = concat!("Objects of the kind ", $name, ".")]
             pub $field: Table<$type>,)*
+            /// What has changed since it was taken last.
+            pub(crate) changed: ObjectChanges,
         }
 
         impl Objects {
@@ -68,8 +73,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Removes an object. Returns whether there was one.
-            pub fn remove(&mut self, kind: &Kind, key: &ObjectKey) -> bool {
+            fn take(&mut self, kind: &Kind, key: &ObjectKey) -> bool {
                 match kind.name {
                     $($name => self.$field.remove(key).is_some(),)*
                     _ => false,
@@ -107,6 +111,29 @@ kinds! {
     tls_routes: TlsRoute = ("TLSRoute", "tlsroutes", GATEWAY_GROUP, "v1", &["v1"], true),
     grants: ReferenceGrant = ("ReferenceGrant", "referencegrants", GATEWAY_GROUP, "v1beta1", &["v1", "v1beta1"], true),
     tls_policies: BackendTlsPolicy = ("BackendTLSPolicy", "backendtlspolicies", GATEWAY_GROUP, "v1", &["v1"], true),
+}
+
+/// What has changed in objects: endpoints come and go all the time, everything else is rare.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ObjectChanges {
+    /// Anything but endpoints.
+    pub(crate) is_other: bool,
+    /// The services whose endpoints have changed.
+    pub(crate) services: BTreeSet<ObjectKey>,
+}
+
+impl Default for ObjectChanges {
+    /// Of objects that nobody has read yet.
+    fn default() -> ObjectChanges {
+        ObjectChanges { is_other: true, services: BTreeSet::new() }
+    }
+}
+
+impl ObjectChanges {
+    /// Nothing.
+    pub(crate) fn none() -> ObjectChanges {
+        ObjectChanges { is_other: false, services: BTreeSet::new() }
+    }
 }
 
 /// What was done with an object.
@@ -148,9 +175,39 @@ impl Objects {
         if let Some(Value::Object(metadata)) = value.get_mut("metadata") {
             metadata.insert("namespace".to_owned(), Value::String(key.namespace.clone()));
         }
+        let former = self.service_of(kind, &key);
         let changed = self.put(kind.name, key.clone(), value);
         let changed = changed.map_err(|why| format!("{kind_name} {key}: {why}"))?;
-        Ok(if changed { Insertion::Changed(kind, key) } else { Insertion::Same(kind, key) })
+        if !changed {
+            return Ok(Insertion::Same(kind, key));
+        }
+        self.note(kind, [former, self.service_of(kind, &key)]);
+        Ok(Insertion::Changed(kind, key))
+    }
+
+    /// Removes an object. Returns whether there was one.
+    pub fn remove(&mut self, kind: &Kind, key: &ObjectKey) -> bool {
+        let former = self.service_of(kind, key);
+        let was_there = self.take(kind, key);
+        if was_there {
+            self.note(kind, [former, None]);
+        }
+        was_there
+    }
+
+    /// The service of a slice of endpoints.
+    fn service_of(&self, kind: &Kind, key: &ObjectKey) -> Option<ObjectKey> {
+        let slice = (kind.name == "EndpointSlice").then(|| self.slices.get(key)).flatten()?;
+        let service = slice.metadata.labels.get(SERVICE_LABEL)?;
+        Some(ObjectKey::new(&slice.metadata.namespace, service))
+    }
+
+    /// Notes a change of an object, with the services that it was and is of.
+    fn note(&mut self, kind: &Kind, services: [Option<ObjectKey>; 2]) {
+        match kind.name {
+            "EndpointSlice" => self.changed.services.extend(services.into_iter().flatten()),
+            _ => self.changed.is_other = true,
+        }
     }
 }
 
@@ -192,6 +249,35 @@ mod tests {
         assert!(!objects.remove(kind, &key));
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}});
         assert_eq!(objects.insert(pod), Ok(Insertion::Ignored("Pod of v1".to_owned())));
+    }
+
+    #[test]
+    fn changes_of_endpoints_are_noted_by_service() {
+        let mut objects = Objects::default();
+        assert!(objects.changed.is_other, "of objects that are new, nothing is known");
+        objects.changed = ObjectChanges::none();
+        let slice = |service: &str| {
+            json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                   "metadata": {"name": "x", "labels": {"kubernetes.io/service-name": service}}})
+        };
+        let services = |objects: &mut Objects| {
+            let ObjectChanges { is_other, services } =
+                std::mem::replace(&mut objects.changed, ObjectChanges::none());
+            (is_other, services.iter().map(|it| it.name.clone()).collect::<Vec<_>>().join(" "))
+        };
+        objects.insert(slice("a")).unwrap();
+        assert_eq!(services(&mut objects), (false, "a".to_owned()));
+        objects.insert(slice("a")).unwrap();
+        assert_eq!(services(&mut objects), (false, String::new()), "it is the same");
+        objects.insert(slice("b")).unwrap();
+        assert_eq!(services(&mut objects), (false, "a b".to_owned()));
+        objects.remove(
+            find_kind("discovery.k8s.io/v1", "EndpointSlice").unwrap(),
+            &ObjectKey::new("default", "x"),
+        );
+        assert_eq!(services(&mut objects), (false, "b".to_owned()));
+        objects.insert(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}})).unwrap();
+        assert_eq!(services(&mut objects), (true, String::new()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::objects::Objects;
+use crate::objects::{ObjectChanges, Objects};
 
 /// All objects, and how often they have changed.
 #[derive(Default)]
@@ -32,6 +32,14 @@ impl Store {
     pub fn read<T>(&self, read: impl FnOnce(&Objects) -> T) -> (T, u64) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         (read(&state.objects), state.changes)
+    }
+
+    /// The result of reading all objects, with what has changed since the last time, and how often they had changed by then. For one
+    /// reader only.
+    pub(crate) fn read_changes<T>(&self, read: impl FnOnce(&Objects, ObjectChanges) -> T) -> (T, u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = std::mem::replace(&mut state.objects.changed, ObjectChanges::none());
+        (read(&state.objects, changed), state.changes)
     }
 
     /// Waits until the objects have changed since then, at most for this time. Returns whether they have.

@@ -8,13 +8,15 @@
 //! A [`Checked`] plan is the only input of a start and of a reload, and only [`Plan::check`] makes one. `flatout check`,
 //! `explain`, `reload` and `purge` use it too, so they refuse what a start refuses.
 
+use std::sync::Arc;
+
 use flatout_admin as admin;
 use flatout_bus as bus;
 use flatout_certify::State;
 use flatout_certify::acme::Way;
 use flatout_engine::tls::{Acceptor, ClientCertificates, Profile, Selector, ServerPlan};
 use flatout_engine::{Address, Listen, MessagePlan};
-use flatout_observe::log;
+use flatout_observe::{log, metrics};
 use flatout_push as push;
 use flatout_site::plan::{self as site_plan, PathMatch, Route};
 use flatout_site::{self as site, Fault, Finder};
@@ -126,6 +128,11 @@ pub trait Source: Send + Sync {
     /// Whether it also changes the servers of running upstreams: its next plan replaces these changes without a message.
     fn owns_servers(&self) -> bool {
         false
+    }
+
+    /// Figures of its own, for the admin listener.
+    fn metrics(&self) -> Vec<Arc<dyn metrics::Source>> {
+        Vec::new()
     }
 }
 

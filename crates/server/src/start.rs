@@ -136,6 +136,7 @@ impl Bound {
         if let Some(secure) = &secure {
             checked.set_tls_rules(|profile| secure.acceptor.rules(profile));
         }
+        let own_metrics = source.metrics();
         let control = Control::new(source, numbers.clone());
         let acceptor = secure.as_ref().map(|secure| &secure.acceptor);
         let plan = checked.plan();
@@ -148,6 +149,7 @@ impl Bound {
                 .cloned()
                 .into_iter()
                 .map(|it| Arc::new(TlsSource(it)) as Arc<dyn metrics::Source>)
+                .chain(own_metrics)
                 .collect(),
         };
         let mut inherited =

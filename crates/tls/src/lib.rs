@@ -34,7 +34,9 @@ pub use hello::{HELLO_BYTES_MAX, Hello, HelloFault, read_hello};
 pub use profile::{Profile, Selector};
 pub use proofs::{Proof, Proofs};
 pub use property::Property;
-pub use server::{Acceptor, Awaited, ClientCertificates, Identity, MinVersion, Prepared, ServerPlan};
+pub use server::{
+    Acceptor, Awaited, ClientCertificates, Identity, MinVersion, Prepared, ServerPlan, server_config,
+};
 pub use staple::Staple;
 pub use tickets::Tickets;
 

@@ -97,6 +97,19 @@ pub struct ClientCertificates {
     pub required: bool,
 }
 
+/// The configuration for another crate's server with this certificate, without ALPN and client certificates. It is read anew each time.
+///
+/// # Errors
+/// Which file has which problem, and what to do.
+pub fn server_config(identity: &Identity) -> Result<Arc<rustls::ServerConfig>, String> {
+    let certificate = Certificate::load(&identity.certificate, &identity.key)?;
+    let shown = Arc::new(rustls::sign::SingleCertAndKey::from(certificate.certified));
+    let builder = rustls::ServerConfig::builder_with_provider(crate::provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| format!("TLS cannot be configured: {error}"))?;
+    Ok(Arc::new(builder.with_no_client_auth().with_cert_resolver(shown)))
+}
+
 /// Starts the server's side of connections. Clones share it.
 #[derive(Clone)]
 pub struct Acceptor(Arc<Inner>);

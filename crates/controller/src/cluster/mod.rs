@@ -18,13 +18,14 @@ use std::thread;
 
 use flatout_engine::say;
 use kube::Client;
+use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Config};
 use tokio::sync::watch as channel;
 
 use crate::condition::StatusUpdate;
 use crate::kinds::ObjectKey;
-use crate::objects::{KINDS, Kind};
+use crate::objects::{KINDS, Kind, Objects};
 use crate::run::StatusWriter;
 use crate::store::Store;
 
@@ -41,15 +42,25 @@ pub struct Leadership {
     pub controller_name: String,
 }
 
+/// What a process that watches an API server may do.
+pub struct Leading {
+    /// Writes statuses, as long as this process leads.
+    pub write: StatusWriter,
+    /// Whether it leads now.
+    pub leads: Arc<AtomicBool>,
+}
+
 /// Watches an API server, and returns once all objects are read. The credentials are those of the pod, or of `KUBECONFIG`.
 ///
 /// # Errors
 /// There are no credentials, or there is no thread.
-pub fn follow(store: Arc<Store>, leadership: Leadership) -> Result<StatusWriter, String> {
+pub fn follow(store: Arc<Store>, leadership: Leadership) -> Result<Leading, String> {
     let (synced, all_synced) = mpsc::channel();
     let (updates, latest) = channel::channel(Vec::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the client of the API server: {error}"))?;
+    let leads = Arc::new(AtomicBool::new(false));
+    let leader = leads.clone();
     let run = move || {
         runtime.block_on(async move {
             let client = match connected().await {
@@ -67,9 +78,8 @@ pub fn follow(store: Arc<Store>, leadership: Leadership) -> Result<StatusWriter,
                 };
                 tokio::spawn(watch::follow(client.clone(), kind, store.clone(), is_synced));
             }
-            let leads = Arc::new(AtomicBool::new(false));
-            tokio::spawn(lease::follow(client.clone(), leadership.clone(), leads.clone()));
-            status::follow(client, leadership, leads, latest).await;
+            tokio::spawn(lease::follow(client.clone(), leadership.clone(), leader.clone()));
+            status::follow(client, leadership, leader, latest).await;
         });
     };
     let spawned = thread::Builder::new().name("flatout-cluster".to_owned()).spawn(run);
@@ -77,10 +87,43 @@ pub fn follow(store: Arc<Store>, leadership: Leadership) -> Result<StatusWriter,
     let ended = || "the client of the API server has ended".to_owned();
     all_synced.recv().map_err(|_| ended())??;
     say(format_args!("all objects of the API server are read"));
-    Ok(Box::new(move |statuses: &[StatusUpdate]| {
+    let write = Box::new(move |statuses: &[StatusUpdate]| {
         // If the thread has ended, that was reported.
         let _ = updates.send(statuses.to_vec());
-    }))
+    });
+    Ok(Leading { write, leads })
+}
+
+/// Objects of a page of a list.
+const PAGE_OBJECTS: u32 = 500;
+
+/// Reads the objects of some kinds once. Returns also what is wrong with others: those are left out.
+///
+/// # Errors
+/// There are no credentials, or the API server does not give a list.
+pub fn read_once(kinds: &[&str]) -> Result<(Objects, Vec<String>), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start the client of the API server: {error}"))?;
+    runtime.block_on(async {
+        let client = connected().await?;
+        let (mut objects, mut faults) = (Objects::default(), Vec::new());
+        for kind in KINDS.iter().filter(|kind| kinds.contains(&kind.name)) {
+            let mut page = ListParams::default().limit(PAGE_OBJECTS);
+            loop {
+                let list = api_of(&client, kind).list(&page).await;
+                let list = list.map_err(|error| format!("{}: {}", kind.plural, watch::chain(&error)))?;
+                for object in list.items {
+                    let value = watch::with_kind(kind, object);
+                    faults.extend(value.and_then(|value| objects.insert(value)).err());
+                }
+                match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                    Some(token) => page = page.continue_token(&token),
+                    None => break,
+                }
+            }
+        }
+        Ok((objects, faults))
+    })
 }
 
 async fn connected() -> Result<Client, String> {

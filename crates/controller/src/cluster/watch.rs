@@ -99,21 +99,25 @@ fn replace(store: &Store, kind: &'static Kind, listed: Vec<DynamicObject>) {
 /// Inserts an object. Returns whether it differs from the one before; none if it is malformed, and the one before stays.
 fn insert(objects: &mut Objects, kind: &'static Kind, object: DynamicObject) -> Option<(ObjectKey, bool)> {
     let key = key_of(&object);
-    let mut value = serde_json::to_value(object).ok()?;
-    // Items of lists have neither.
-    let version = match kind.group {
-        "" => kind.version.to_owned(),
-        group => format!("{group}/{}", kind.version),
-    };
-    value["kind"] = Value::String(kind.name.to_owned());
-    value["apiVersion"] = Value::String(version);
-    match objects.insert(value) {
+    match with_kind(kind, object).and_then(|value| objects.insert(value)) {
         Ok(inserted) => Some((key, matches!(inserted, Insertion::Changed(..)))),
         Err(why) => {
             report(Severity::Warning, format_args!("{why}"));
             None
         }
     }
+}
+
+/// An object as files have it: items of lists have neither kind nor version.
+pub(super) fn with_kind(kind: &Kind, object: DynamicObject) -> Result<Value, String> {
+    let mut value = serde_json::to_value(object).map_err(|error| error.to_string())?;
+    let version = match kind.group {
+        "" => kind.version.to_owned(),
+        group => format!("{group}/{}", kind.version),
+    };
+    value["kind"] = Value::String(kind.name.to_owned());
+    value["apiVersion"] = Value::String(version);
+    Ok(value)
 }
 
 fn key_of(object: &DynamicObject) -> ObjectKey {

@@ -1,11 +1,11 @@
 //! Where requests go: services become upstreams. Rules with the same service, port and settings share one, with its connections
 //! and its health.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 
-use flatout_proxy::{Balance, Protocol, Tls, Upstream};
+use flatout_proxy::{Balance, Protocol, Server, Tls, Upstream};
 
 use super::certificate::Files;
 use super::endpoint::Endpoints;
@@ -57,6 +57,35 @@ pub(super) struct Upstreams<'o> {
     /// The services of the references that were looked up since it was emptied.
     pub(super) looked_up: Vec<ObjectKey>,
     pub(super) list: Vec<Upstream>,
+    /// Where the servers of each come from.
+    pub(super) backends: Vec<UpstreamBackend>,
+}
+
+/// Where the servers of an upstream come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamBackend {
+    service: ObjectKey,
+    port_name: String,
+    tls: Option<Tls>,
+}
+
+/// The servers of the upstreams of these services, with the indices of the upstreams.
+pub(crate) fn servers_of(
+    objects: &Objects,
+    backends: &[UpstreamBackend],
+    services: &BTreeSet<ObjectKey>,
+) -> Vec<(usize, Vec<Server>)> {
+    let endpoints = Endpoints::of(objects, |service| services.contains(service));
+    let changed = backends.iter().enumerate().filter(|(_, it)| services.contains(&it.service));
+    changed.map(|(at, it)| (at, it.servers(&endpoints))).collect()
+}
+
+impl UpstreamBackend {
+    fn servers(&self, endpoints: &Endpoints<'_>) -> Vec<Server> {
+        let mut servers = endpoints.servers(&self.service, &self.port_name);
+        servers.iter_mut().for_each(|server| server.tls.clone_from(&self.tls));
+        servers
+    }
 }
 
 /// A reference that leads nowhere: its share of requests gets 500.
@@ -81,6 +110,7 @@ impl<'o> Upstreams<'o> {
             policies: Policies::new(objects, files),
             looked_up: Vec::new(),
             list: Vec::new(),
+            backends: Vec::new(),
         }
     }
 
@@ -162,10 +192,15 @@ impl<'o> Upstreams<'o> {
         if let Some(known) = self.indices.get(&name) {
             return Ok(*known);
         }
-        let servers = self.endpoints.servers(key, &known.name);
+        let backend = UpstreamBackend {
+            service: key.clone(),
+            port_name: known.name.clone(),
+            tls: options.server_tls(),
+        };
         let at = self.list.len();
         self.indices.insert(name.clone(), at);
-        self.list.push(options.upstream(&name, servers));
+        self.list.push(options.upstream(&name, backend.servers(&self.endpoints)));
+        self.backends.push(backend);
         Ok(at)
     }
 
@@ -210,19 +245,21 @@ impl UpstreamOptions {
         name
     }
 
-    fn upstream(&self, name: &str, mut servers: Vec<flatout_proxy::Server>) -> Upstream {
-        if self.is_tls {
-            let tls = match &self.tls {
-                Some(CheckedTls { name, authorities }) => Tls {
-                    name: Some(name.clone()),
-                    authorities: Some(authorities.clone()),
-                    verify: true,
-                    certificate: None,
-                },
-                None => Tls { name: None, authorities: None, verify: false, certificate: None },
-            };
-            servers.iter_mut().for_each(|server| server.tls = Some(tls.clone()));
-        }
+    /// TLS to its servers.
+    fn server_tls(&self) -> Option<Tls> {
+        let tls = match &self.tls {
+            Some(CheckedTls { name, authorities }) => Tls {
+                name: Some(name.clone()),
+                authorities: Some(authorities.clone()),
+                verify: true,
+                certificate: None,
+            },
+            None => Tls { name: None, authorities: None, verify: false, certificate: None },
+        };
+        self.is_tls.then_some(tls)
+    }
+
+    fn upstream(&self, name: &str, servers: Vec<Server>) -> Upstream {
         let mut upstream = Upstream::new(name, servers);
         if self.is_h2c {
             upstream.protocol = Protocol::H2c { streams_max: Protocol::STREAMS_MAX };

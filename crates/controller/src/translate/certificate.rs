@@ -18,6 +18,11 @@ impl Files {
         Files { folder: folder.to_owned(), contents: BTreeMap::new() }
     }
 
+    /// These files, which have their contents.
+    pub(crate) fn of(folder: &Path, contents: BTreeMap<PathBuf, Vec<u8>>) -> Files {
+        Files { folder: folder.to_owned(), contents }
+    }
+
     /// Adds a file with this extension. Returns its path.
     pub(super) fn add(&mut self, extension: &str, content: Vec<u8>) -> PathBuf {
         let mut hasher = DefaultHasher::new();

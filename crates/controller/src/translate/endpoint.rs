@@ -7,10 +7,7 @@ use flatout_proxy::{Address, SERVERS_MAX, Server};
 
 use crate::kinds::ObjectKey;
 use crate::kinds::core::{Endpoint, EndpointSlice};
-use crate::objects::Objects;
-
-/// The label of a slice with the name of its service.
-const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+use crate::objects::{Objects, SERVICE_LABEL};
 
 /// The slices of each service.
 pub(super) struct Endpoints<'o> {
@@ -19,10 +16,17 @@ pub(super) struct Endpoints<'o> {
 
 impl<'o> Endpoints<'o> {
     pub(super) fn new(objects: &'o Objects) -> Endpoints<'o> {
+        Endpoints::of(objects, |_| true)
+    }
+
+    /// Those of the services that are used.
+    pub(super) fn of(objects: &'o Objects, is_used: impl Fn(&ObjectKey) -> bool) -> Endpoints<'o> {
         let mut slices: BTreeMap<ObjectKey, Vec<&EndpointSlice>> = BTreeMap::new();
         for slice in objects.slices.values() {
-            if let Some(service) = slice.metadata.labels.get(SERVICE_LABEL) {
-                slices.entry(ObjectKey::new(&slice.metadata.namespace, service)).or_default().push(slice);
+            let Some(service) = slice.metadata.labels.get(SERVICE_LABEL) else { continue };
+            let service = ObjectKey::new(&slice.metadata.namespace, service);
+            if is_used(&service) {
+                slices.entry(service).or_default().push(slice);
             }
         }
         Endpoints { slices }

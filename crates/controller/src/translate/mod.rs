@@ -38,6 +38,8 @@ use flatout_tls::Profile;
 use serde_json::{Value, json};
 
 use self::attach::{Attachment, RouteHead, RuleFaults, attach, parents_status};
+pub use self::backend::UpstreamBackend;
+pub(crate) use self::backend::servers_of;
 use self::backend::{Retry, UpstreamOptions, Upstreams};
 pub use self::certificate::Files;
 use self::filter::ListenerOrigin;
@@ -45,8 +47,10 @@ use self::grant::Referrer;
 use self::ingress::IngressParts;
 use self::listener::GatewayState;
 use self::precedence::RequestMatch;
+pub(crate) use self::precedence::parsed;
 use self::rule::{CommonRule, ResolvedRule, duration};
 use self::site::{FinishedSites, Sites};
+pub(crate) use self::site::{health_site, number};
 use crate::condition::{Condition, StatusUpdate};
 use crate::kinds::route::{GrpcMatch, GrpcRule, HttpMatch, HttpRule, RouteSpec, TlsRoute, TlsRule};
 use crate::kinds::{self, GATEWAY_GROUP, Object, ObjectKey};
@@ -92,6 +96,8 @@ pub struct Translation {
     pub statuses: Vec<StatusUpdate>,
     /// The addresses of gateways.
     pub assigned: BTreeMap<ObjectKey, IpAddr>,
+    /// Where the servers of each upstream come from.
+    pub backends: Vec<UpstreamBackend>,
 }
 
 /// Translates all objects. A rule that the site layer refuses is left out, and said to be refused: that takes another translation.
@@ -166,8 +172,9 @@ fn translate_without(
     sites.add_health(settings.health);
     let FinishedSites { plan: sites, listens: site_listen, secure: site_secure, removed } =
         sites.finish(upstreams.list, rates);
+    let backends = upstreams.backends;
     let assigned = gateways.iter().filter_map(|it| Some((it.gateway.metadata.key(), it.address?))).collect();
-    (Translation { sites, site_listen, site_secure, files, statuses, assigned }, removed)
+    (Translation { sites, site_listen, site_secure, files, statuses, assigned, backends }, removed)
 }
 
 /// A route of a kind.

@@ -93,7 +93,7 @@ impl RequestMatch {
 }
 
 /// Texts as conditions.
-pub(super) fn parsed(texts: &[String]) -> Result<Vec<Condition>, String> {
+pub(crate) fn parsed(texts: &[String]) -> Result<Vec<Condition>, String> {
     let vocabulary = Vocabulary { other: &|_| None, others: &[] };
     let parse =
         |text: &String| Condition::parse(text, &vocabulary).map_err(|fault| format!("`{text}`: {fault}"));

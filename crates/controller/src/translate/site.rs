@@ -176,19 +176,9 @@ impl Sites {
             }
         }
         if let Some(bind) = self.health {
-            let page = |path: &str, body: &str| Route {
-                name: path.to_owned(),
-                ..Route::new(
-                    PathMatch::Exact(path.to_owned()),
-                    Action::Respond {
-                        status: 200,
-                        content_type: "text/plain".to_owned(),
-                        body: Template::text(body),
-                    },
-                )
-            };
-            sites.push(site("health", Host::Any, vec![page("/healthz", "ok\n"), page("/readyz", "ok\n")]));
-            listens.push(vec![at(bind, true)]);
+            let (site, listen) = health_site(bind, "ok\n");
+            sites.push(site);
+            listens.push(vec![listen]);
             secure.push(None);
         }
         number(&mut sites, &listens);
@@ -196,6 +186,23 @@ impl Sites {
         let removed = remove_faulty(&mut plan);
         FinishedSites { plan, listens, secure, removed }
     }
+}
+
+/// The site for the state of a process, with `readiness` as the text of `/readyz`.
+pub(crate) fn health_site(bind: SocketAddr, readiness: &str) -> (Site, SiteListen) {
+    let page = |path: &str, body: &str| Route {
+        name: path.to_owned(),
+        ..Route::new(
+            PathMatch::Exact(path.to_owned()),
+            Action::Respond {
+                status: 200,
+                content_type: "text/plain".to_owned(),
+                body: Template::text(body),
+            },
+        )
+    };
+    let pages = vec![page("/healthz", "ok\n"), page("/readyz", readiness)];
+    (site("health", Host::Any, pages), at(bind, true))
 }
 
 fn site(name: &str, host: Host, routes: Vec<Route>) -> Site {
@@ -207,7 +214,7 @@ fn at(bind: SocketAddr, is_plain: bool) -> SiteListen {
 }
 
 /// Numbers the addresses, so that the sites can be checked. A server that takes the plan numbers them anew.
-fn number(sites: &mut [Site], listens: &[Vec<SiteListen>]) {
+pub(crate) fn number(sites: &mut [Site], listens: &[Vec<SiteListen>]) {
     let mut known: Vec<&Address> = Vec::new();
     for (site, own) in sites.iter_mut().zip(listens) {
         for SiteListen { listen, is_default } in own {

@@ -50,6 +50,9 @@ fn with_base(text: &str) -> Translation {
 fn translated(text: &str) -> Translation {
     let translation = translate(&objects(text), &settings());
     flatout_site::check(&translation.sites).unwrap();
+    // Whatever a translation has, data planes get.
+    let settings = settings();
+    crate::data::tests::check_round_trip(&translation, &settings.addresses, &settings.folder);
     translation
 }
 

@@ -29,6 +29,27 @@ fn endpoints_that_end_serve_if_no_other_does() {
 }
 
 #[test]
+fn servers_of_changed_services_are_those_of_a_new_translation() {
+    let to_b = TO_A.replace("name: a", "name: b");
+    let rules = format!(
+        "rules:\n- {TO_A}\n- matches: [{{path: {{value: /b}}}}]\n  timeouts: {{request: 2s}}\n  {to_b}"
+    );
+    let mut objects = objects(&format!("{BASE}\n---\n{}", route("r", &rules)));
+    let before = translate(&objects, &settings());
+    let slice = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: b-1, labels: \
+                 {kubernetes.io/service-name: b}}\nports: [{name: '', port: 4000}]\nendpoints: [{addresses: [10.9.9.9]}]";
+    objects.insert(yaml::objects(slice).unwrap().remove(0)).unwrap();
+    let services = BTreeSet::from([ObjectKey::new("default", "b")]);
+    let changed = servers_of(&objects, &before.backends, &services);
+    let after = translate(&objects, &settings());
+    let [(at, servers)] = &changed[..] else { panic!("{changed:?}") };
+    assert_eq!(after.sites.upstreams[*at].name, "default/b:8080?request=2000ms");
+    assert_eq!(*servers, after.sites.upstreams[*at].servers);
+    assert_ne!(*servers, before.sites.upstreams[*at].servers);
+    assert!(servers_of(&objects, &before.backends, &BTreeSet::new()).is_empty());
+}
+
+#[test]
 fn rules_with_the_same_service_and_settings_share_an_upstream() {
     let rules = "rules:\n- matches: [{path: {value: /x}}]\n  backendRefs: [{name: a, port: 8080}]\n\
                  - backendRefs: [{name: a, port: 8080}]\n- matches: [{path: {value: /y}}]\n  timeouts: {request: 2s}\n  \

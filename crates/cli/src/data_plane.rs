@@ -1,0 +1,119 @@
+//! `flatout data-plane`: serves the plans of a controller.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, ValueHint, value_parser};
+use flatout_controller::{DataPlane, DataPlaneCredentials, DataPlaneSettings, follow_controller};
+
+use crate::Failure;
+use crate::command::{Command, VERSION};
+use crate::controller::base;
+use crate::serve::welcome;
+
+pub(crate) const COMMAND: Command = Command {
+    name: "data-plane",
+    about: "Serve the plans of a controller",
+    more: "A plan is checked before it is served, kept on disk, and acknowledged to the controller. Without a controller, the last one \
+           stays in use; a data plane that starts without one serves the plan on its disk. It needs no access to the API server.\n\
+           Exit status: 0 after a signal, 1 after a failure at run time, 2 for wrong usage.",
+    examples: &[(
+        "flatout data-plane --controller flatout-plans:8082 --ca ca.crt --token token --state /var/lib/flatout-plane",
+        "the plans of any of the controllers with this name",
+    )],
+    arguments,
+    run,
+};
+
+/// Where the plan is kept by default; only this user may read it.
+const STATE_DEFAULT: &str = "/var/lib/flatout-plane";
+
+fn arguments(command: clap::Command) -> clap::Command {
+    let option = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    command
+        .arg(
+            option(
+                "controller",
+                "HOST:PORT",
+                "A controller's --plans; can be repeated, then all are tried in turn",
+            )
+            .action(ArgAction::Append)
+            .required(true),
+        )
+        .arg(
+            option(
+                "ca",
+                "FILE",
+                "The CA certificates that a controller's must be of [default: the system's]",
+            )
+            .value_hint(ValueHint::FilePath),
+        )
+        .arg(
+            option("token", "FILE", "The token that the controller expects")
+                .value_hint(ValueHint::FilePath)
+                .required(true),
+        )
+        .arg(option("name", "NAME", "Its name in messages and statuses [default: the host's]"))
+        .arg(
+            option("address", "IP", "Where gateways are bound: as many as the controller has, in its order")
+                .value_parser(value_parser!(IpAddr))
+                .action(ArgAction::Append)
+                .default_value("0.0.0.0"),
+        )
+        .arg(
+            option("health", "IP:PORT", "Where /healthz and /readyz are served")
+                .value_parser(value_parser!(SocketAddr))
+                .default_value("0.0.0.0:8081"),
+        )
+        .arg(
+            option("state", "DIR", "The folder for the last plan and its certificates, with private keys")
+                .default_value(STATE_DEFAULT)
+                .value_hint(ValueHint::DirPath),
+        )
+        .arg(option(
+            "admin",
+            "ADDR",
+            "Where to serve metrics and the live page: unix:PATH or a loopback address",
+        ))
+        .arg(
+            option("workers", "N", "Threads [default: one for each CPU]")
+                .value_parser(value_parser!(u16).range(1..)),
+        )
+}
+
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let text = |name: &str| matches.get_one::<String>(name).cloned();
+    let controllers: Vec<String> = matches.get_many("controller").unwrap_or_default().cloned().collect();
+    for controller in &controllers {
+        let port = controller.rsplit_once(':').map(|(host, port)| (!host.is_empty(), port.parse::<u16>()));
+        if !matches!(port, Some((true, Ok(1..)))) {
+            return Err(Failure::Usage(format!("--controller: got `{controller}`, need HOST:PORT")));
+        }
+    }
+    let admin = text("admin").map(|text| text.parse()).transpose();
+    let admin = admin.map_err(|why: String| Failure::Usage(format!("--admin: {why}")))?;
+    let workers = matches.get_one::<u16>("workers").map(|count| usize::from(*count));
+    let data_plane = DataPlane {
+        controllers,
+        credentials: DataPlaneCredentials {
+            authorities: text("ca").map(PathBuf::from),
+            token: PathBuf::from(text("token").unwrap_or_default()),
+        },
+        name: text("name").unwrap_or_else(host_name),
+        settings: DataPlaneSettings {
+            addresses: matches.get_many("address").unwrap_or_default().copied().collect(),
+            health: matches.get_one("health").copied(),
+            folder: PathBuf::from(text("state").unwrap_or_default()),
+            refused: Default::default(),
+        },
+    };
+    let started = follow_controller(data_plane, base(admin, workers), VERSION)?;
+    Ok(started.run(Some(&welcome::welcome))?)
+}
+
+/// The name of the host; in a pod, it is the pod's.
+pub(crate) fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}

@@ -1,0 +1,266 @@
+//! A running server that follows translations.
+//!
+//! ```text
+//! Translation ── files, plan ──> reload        (routes, listeners, certificates)
+//!             └─ servers ──────> set_servers   (endpoints: no reload, no connection is touched)
+//! ```
+//!
+//! Whatever fails, the server keeps the last plan that worked.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use flatout_engine::say;
+use flatout_observe::metrics;
+use flatout_proxy::{Server, Upstream};
+use flatout_server::{Checked, Failure, Invalid, Operator, Plan, Source, Started, start};
+use flatout_tls::Awaited;
+
+use crate::data::ServersByUpstream;
+use crate::translate::{Files, Translation};
+
+/// The part of a plan that does not come from objects: workers, limits, logs, the admin listener.
+pub type BasePlan = Box<dyn Fn() -> Plan + Send + Sync>;
+
+/// What a server is started with, besides a translation.
+pub(crate) struct Foundation {
+    pub(crate) base: Arc<BasePlan>,
+    /// The folder for certificates.
+    pub(crate) folder: PathBuf,
+    /// The version of the program, for the live page.
+    pub(crate) version: String,
+    /// What is read, for messages.
+    pub(crate) name: &'static str,
+    pub(crate) metrics: Vec<Arc<dyn metrics::Source>>,
+}
+
+/// Applies translations to a running server.
+pub(crate) struct Served {
+    latest: Latest,
+    folder: PathBuf,
+    operator: Operator,
+    /// What is served, apart from servers.
+    shape: u64,
+    /// The servers of each upstream.
+    servers: ServersByUpstream,
+}
+
+/// The last translation that works, for the server's source.
+#[derive(Clone)]
+struct Latest(Arc<Mutex<Arc<Translation>>>);
+
+impl Latest {
+    fn read(&self) -> Arc<Translation> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes the servers of an upstream. Without another reader, nothing is copied.
+    fn set_servers(&self, upstream: &str, servers: &[Server]) {
+        let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = latest.sites.upstreams.iter().position(|it| it.name == upstream);
+        if let Some(at) = known {
+            Arc::make_mut(&mut *latest).sites.upstreams[at].servers = servers.to_vec();
+        }
+    }
+
+    fn replace(&self, translation: Arc<Translation>) -> Arc<Translation> {
+        std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), translation)
+    }
+}
+
+/// Makes plans of translations.
+struct PlanSource {
+    base: Arc<BasePlan>,
+    latest: Latest,
+    folder: PathBuf,
+    name: &'static str,
+    metrics: Vec<Arc<dyn metrics::Source>>,
+}
+
+impl Source for PlanSource {
+    fn checked(&self) -> Result<Checked, String> {
+        let Translation { sites, site_listen, site_secure, .. } = &*self.latest.read();
+        let mut plan = (self.base)();
+        plan.sites = sites.clone();
+        plan.site_listen = site_listen.clone();
+        plan.site_secure = site_secure.clone();
+        // Certificates may come later, and TLS must be ready for them. No client ever gets this one.
+        plan.secure.awaited = vec![Awaited { path: self.folder.join("none.pem"), names: Vec::new() }];
+        plan.check().map_err(|invalid| match invalid {
+            Invalid::Sites(fault) => fault.to_string(),
+            Invalid::Value(why) | Invalid::Address(_, why) | Invalid::Admin(why) => why,
+            _ => "the plan of the controller is invalid".to_owned(),
+        })
+    }
+
+    fn name(&self) -> Option<String> {
+        Some(self.name.to_owned())
+    }
+
+    fn owns_servers(&self) -> bool {
+        true
+    }
+
+    fn metrics(&self) -> Vec<Arc<dyn metrics::Source>> {
+        self.metrics.clone()
+    }
+}
+
+impl Served {
+    /// Starts a server with a translation.
+    ///
+    /// # Errors
+    /// The translation or the base is wrong, or the machine refuses.
+    pub(crate) fn start(
+        foundation: &Foundation,
+        translation: Arc<Translation>,
+    ) -> Result<(Served, Started), Failure> {
+        let folder = &foundation.folder;
+        write_files(&translation.files, folder)
+            .map_err(|error| Failure::Run(format!("certificates: {}: {error}", folder.display())))?;
+        let latest = Latest(Arc::new(Mutex::new(translation)));
+        let source = PlanSource {
+            base: foundation.base.clone(),
+            latest: latest.clone(),
+            folder: folder.clone(),
+            name: foundation.name,
+            metrics: foundation.metrics.clone(),
+        };
+        let started = start(Box::new(source), &foundation.version)?;
+        let translation = latest.read();
+        let served = Served {
+            shape: shape(&translation),
+            servers: servers(&translation),
+            folder: folder.clone(),
+            operator: started.operator(),
+            latest,
+        };
+        Ok((served, started))
+    }
+
+    /// The translation that is served.
+    pub(crate) fn translation(&self) -> Arc<Translation> {
+        self.latest.read()
+    }
+
+    /// Changes the servers of some upstreams, by their indices in the translation.
+    ///
+    /// # Errors
+    /// Another process is taking over.
+    pub(crate) fn set_servers_at(&mut self, changes: Vec<(usize, Vec<Server>)>) -> Result<(), Failure> {
+        let translation = self.latest.read();
+        let name = |at: usize| translation.sites.upstreams.get(at).map(|it| it.name.clone());
+        let named: Vec<_> =
+            changes.into_iter().filter_map(|(at, wanted)| Some((name(at)?, wanted))).collect();
+        drop(translation);
+        named.into_iter().try_for_each(|(upstream, wanted)| self.set_servers(&upstream, wanted, false))
+    }
+
+    /// Serves another translation: by a reload, if anything but servers differs.
+    ///
+    /// # Errors
+    /// The one before is served on, because the other one is wrong, or the machine refuses.
+    pub(crate) fn apply(&mut self, translation: Arc<Translation>) -> Result<(), Failure> {
+        let (shape, servers) = (shape(&translation), servers(&translation));
+        let is_reload = shape != self.shape;
+        if is_reload {
+            write_files(&translation.files, &self.folder)
+                .map_err(|error| Failure::Run(format!("certificates: {error}")))?;
+            let former = self.latest.replace(translation.clone());
+            match self.operator.reload() {
+                Ok(message) => say(format_args!("{message}")),
+                Err(failure) => {
+                    self.latest.replace(former);
+                    return Err(failure);
+                }
+            }
+            remove_others(&translation.files, &former.files);
+        } else {
+            self.latest.replace(translation);
+        }
+        self.shape = shape;
+        if is_reload {
+            self.servers.clear();
+        }
+        for (upstream, wanted) in servers {
+            self.set_servers(&upstream, wanted, is_reload)?;
+        }
+        Ok(())
+    }
+
+    /// Changes the servers of an upstream, unless it has them. After a reload it is asked anyway: that keeps servers that were changed
+    /// since the one before.
+    ///
+    /// # Errors
+    /// There is no such upstream, or another process is taking over.
+    pub(crate) fn set_servers(
+        &mut self,
+        upstream: &str,
+        wanted: Vec<Server>,
+        is_reload: bool,
+    ) -> Result<(), Failure> {
+        if !is_reload && self.servers.get(upstream) == Some(&wanted) {
+            return Ok(());
+        }
+        let changes = self.operator.set_servers(upstream, &wanted).map_err(Failure::Run)?;
+        if !is_reload {
+            // What a reload at the wish of an operator reads.
+            self.latest.set_servers(upstream, &wanted);
+            if !changes.is_empty() {
+                say(format_args!("upstream {upstream}: {changes}"));
+            }
+        }
+        self.servers.insert(upstream.to_owned(), wanted);
+        Ok(())
+    }
+}
+
+/// Everything that only a reload changes. It takes as long as writing all of it.
+pub(crate) fn shape(translation: &Translation) -> u64 {
+    let Translation { sites, site_listen, site_secure, .. } = translation;
+    let mut hasher = DefaultHasher::new();
+    format!("{:?}", (&sites.sites, &sites.rates, site_listen, site_secure)).hash(&mut hasher);
+    for upstream in &sites.upstreams {
+        format!("{:?}", Upstream { servers: Vec::new(), ..upstream.clone() }).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+pub(crate) fn servers(translation: &Translation) -> ServersByUpstream {
+    translation.sites.upstreams.iter().map(|it| (it.name.clone(), it.servers.clone())).collect()
+}
+
+/// Writes certificates and keys that are not there, for this user only.
+fn write_files(files: &Files, folder: &Path) -> io::Result<()> {
+    make_private(folder)?;
+    for (path, content) in files.iter() {
+        if fs::read(path).is_ok_and(|known| known == content) {
+            continue;
+        }
+        let fresh = path.with_extension("new");
+        let _ = fs::remove_file(&fresh);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+        file.write_all(content)?;
+        fs::rename(&fresh, path)?;
+    }
+    Ok(())
+}
+
+/// Makes a folder for this user only, unless it is there.
+pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Removes certificates that neither plan has.
+fn remove_others(current: &Files, former: &Files) {
+    let used: BTreeSet<&Path> = current.iter().map(|(path, _)| path).collect();
+    for (path, _) in former.iter().filter(|(path, _)| !used.contains(path)) {
+        // Nobody reads it any more; one that stays is no harm.
+        let _ = fs::remove_file(path);
+    }
+}

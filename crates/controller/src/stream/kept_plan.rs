@@ -1,0 +1,132 @@
+//! The last plan that a data plane has applied, on its disk: a data plane starts with it if there is no controller.
+//!
+//! It has the private keys of certificates, so only this user may read it. It is written anew and renamed: a crash at any time leaves the
+//! former one or the new one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::PLAN_BYTES_MAX;
+use crate::apply::make_private;
+use crate::data::PlanData;
+
+/// Its name in the folder; no certificate's file has such a name.
+const FILE_NAME: &str = "plan.json";
+
+/// The permissions of the file: it has private keys.
+const FILE_MODE: u32 = 0o600;
+
+/// A plan on disk.
+pub(crate) struct KeptPlan {
+    path: PathBuf,
+}
+
+#[derive(Serialize)]
+struct WrittenPlan<'p> {
+    number: u64,
+    plan: &'p PlanData,
+}
+
+#[derive(Deserialize)]
+struct ReadPlan {
+    number: u64,
+    plan: Value,
+}
+
+impl KeptPlan {
+    /// In this folder, which is made if it is not there.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub(crate) fn below(folder: &Path) -> Result<KeptPlan, String> {
+        make_private(folder)
+            .map_err(|error| format!("the folder {} cannot be made: {error}", folder.display()))?;
+        Ok(KeptPlan { path: folder.join(FILE_NAME) })
+    }
+
+    /// Its path, for messages.
+    pub(crate) fn shown(&self) -> std::path::Display<'_> {
+        self.path.display()
+    }
+
+    /// The plan and its number, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be read, has another format, or is damaged.
+    pub(crate) fn read(&self) -> Result<Option<(u64, PlanData)>, String> {
+        let wrong = |why: String| format!("{}: {why}", self.path.display());
+        let metadata = match fs::metadata(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            metadata => metadata.map_err(|error| wrong(error.to_string()))?,
+        };
+        // In a file, JSON is as long as in a message.
+        if metadata.len() > 2 * PLAN_BYTES_MAX as u64 {
+            return Err(wrong(format!("{} bytes; allowed are {}", metadata.len(), 2 * PLAN_BYTES_MAX)));
+        }
+        let bytes = fs::read(&self.path).map_err(|error| wrong(error.to_string()))?;
+        let read: ReadPlan =
+            serde_json::from_slice(&bytes).map_err(|error| wrong(format!("damaged: {error}")))?;
+        Ok(Some((read.number, PlanData::read(read.plan).map_err(wrong)?)))
+    }
+
+    /// Replaces the plan. It is on the disk when this returns.
+    ///
+    /// # Errors
+    /// It cannot be written; then the former one stays.
+    pub(crate) fn write(&self, number: u64, plan: &PlanData) -> io::Result<()> {
+        let fresh = self.path.with_extension("json.new");
+        // One of a process that ended while it wrote.
+        let _ = fs::remove_file(&fresh);
+        let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&fresh)?;
+        let mut out = BufWriter::new(file);
+        serde_json::to_writer(&mut out, &WrittenPlan { number, plan })?;
+        out.flush()?;
+        out.get_ref().sync_all()?;
+        fs::rename(&fresh, &self.path)?;
+        match self.path.parent() {
+            Some(folder) => File::open(folder)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn plan() -> PlanData {
+        PlanData::read(serde_json::json!({"format": 1, "sites": [], "upstreams": []})).unwrap()
+    }
+
+    #[test]
+    fn a_plan_is_read_as_it_was_written_and_is_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = KeptPlan::below(&folder.path().join("state")).unwrap();
+        assert_eq!(kept.read(), Ok(None));
+        fs::write(folder.path().join("state/plan.json.new"), "of a crash").unwrap();
+        kept.write(7, &plan()).unwrap();
+        assert_eq!(kept.read(), Ok(Some((7, plan()))));
+        let mode = fs::metadata(folder.path().join("state/plan.json")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_damaged_plan_and_one_of_another_format_are_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = KeptPlan::below(folder.path()).unwrap();
+        kept.write(7, &plan()).unwrap();
+        let path = folder.path().join("plan.json");
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+        assert!(kept.read().unwrap_err().contains("damaged"));
+        fs::write(&path, r#"{"number": 1, "plan": {"format": 2, "sites": [], "later": 1}}"#).unwrap();
+        assert!(kept.read().unwrap_err().contains("has the format 2; this version knows 1"));
+    }
+}

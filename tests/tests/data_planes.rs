@@ -1,0 +1,534 @@
+//! `flatout controller --plans` and `flatout data-plane`: plans that travel, are kept, acknowledged and refused.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use flatout_tests::api_server::ApiServer;
+use flatout_tests::authority::{Authority, self_sign};
+use flatout_tests::peers::free_port;
+use flatout_tests::{Answer, Folder, Server, metric, program, until};
+use serde_json::{Value, json};
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// Objects, a controller, and what data planes need.
+struct Fleet {
+    objects: Folder,
+    /// Certificate, token, and the folders of all processes.
+    state: Folder,
+    /// The port of the gateway; each data plane has an address of its own.
+    port: u16,
+    plans: u16,
+}
+
+impl Fleet {
+    fn new() -> Fleet {
+        let (objects, state) = (Folder::new(), Folder::new());
+        self_sign(&state);
+        state.write("token", TOKEN);
+        let fleet = Fleet { objects, state, port: free_port(), plans: free_port() };
+        fleet.gateway("");
+        fleet
+    }
+
+    fn gateway(&self, listeners: &str) {
+        let text = format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {{name: flatout}}\n\
+             spec: {{controllerName: flatout.dev/controller}}\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\n\
+             metadata: {{name: gw}}\nspec:\n  gatewayClassName: flatout\n  listeners:\n  - {{name: http, port: {}, protocol: \
+             HTTP}}\n{listeners}",
+            self.port
+        );
+        self.objects.write("gateway.yaml", text);
+    }
+
+    /// A route to the path, and a service with these endpoints.
+    fn route(&self, path: &str, ports: &[u16]) {
+        let slices: String = ports
+            .iter()
+            .map(|port| {
+                format!(
+                    "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: app-{port}, labels: \
+                     {{kubernetes.io/service-name: app}}}}\naddressType: IPv4\nports: [{{name: '', port: {port}}}]\n\
+                     endpoints: [{{addresses: [127.0.0.1]}}]\n"
+                )
+            })
+            .collect();
+        let text = format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: r}}\nspec:\n  parentRefs: [{{name: \
+             gw}}]\n  rules: [{{matches: [{{path: {{value: {path}}}}}], backendRefs: [{{name: app, port: 80}}]}}]\n---\n\
+             apiVersion: v1\nkind: Service\nmetadata: {{name: app}}\nspec: {{ports: [{{port: 80}}]}}\n{slices}"
+        );
+        self.objects.write("objects.yaml", text);
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.state.0.join(name)
+    }
+
+    /// The flags of a controller at this port, without its objects.
+    fn controller_command(&self, plans: u16) -> Command {
+        let mut command = Command::new(program("flatout"));
+        command.args(["controller", "--address", "127.0.0.1", "--workers", "1", "--plans"]);
+        command.arg(format!("127.0.0.1:{plans}")).arg("--plans-certificate").arg(self.path("cert.pem"));
+        command.arg("--plans-key").arg(self.path("key.pem")).arg("--token").arg(self.path("token"));
+        command.args(["--health", &format!("127.0.0.1:{}", free_port())]).arg("--certificates");
+        command.arg(self.path(&format!("controller-{plans}")));
+        command
+    }
+
+    fn controller(&self) -> Server {
+        let mut command = self.controller_command(self.plans);
+        command.arg("--dir").arg(&self.objects.0);
+        Server::start(command)
+    }
+
+    fn plane_command(&self, address: &str, token: &str, controllers: &[u16]) -> (Command, u16) {
+        let health = free_port();
+        let mut command = Command::new(program("flatout"));
+        command.args(["data-plane", "--address", address, "--workers", "1", "--name", address]);
+        for port in controllers {
+            command.args(["--controller", &format!("127.0.0.1:{port}")]);
+        }
+        command.arg("--ca").arg(self.path("cert.pem")).arg("--token").arg(self.path(token));
+        command.args(["--health", &format!("{address}:{health}")]).arg("--state").arg(self.path(address));
+        command.arg("--admin").arg(format!("unix:{}", self.path(&format!("{address}.sock")).display()));
+        (command, health)
+    }
+
+    fn plane(&self, address: &'static str) -> Plane<'_> {
+        self.plane_of(address, &[self.plans])
+    }
+
+    fn plane_of(&self, address: &'static str, controllers: &[u16]) -> Plane<'_> {
+        let (command, health) = self.plane_command(address, "token", controllers);
+        Plane { fleet: self, address, health, server: Server::start(command) }
+    }
+}
+
+/// A data plane that serves.
+struct Plane<'f> {
+    fleet: &'f Fleet,
+    address: &'static str,
+    health: u16,
+    server: Server,
+}
+
+impl Plane<'_> {
+    fn status(&self, target: &str) -> u16 {
+        get(self.address, self.fleet.port, target).status
+    }
+
+    fn readiness(&self) -> String {
+        get(self.address, self.health, "/readyz").text()
+    }
+
+    fn has_line(&self, text: &str) -> bool {
+        self.server.said().iter().any(|line| line.contains(text))
+    }
+
+    fn reloads(&self) -> usize {
+        self.server.said().iter().filter(|line| line.contains("reloaded the plan")).count()
+    }
+
+    fn metric(&self, name: &str) -> Option<u64> {
+        metric(&self.fleet.path(&format!("{}.sock", self.address)), name)
+    }
+}
+
+fn get(address: &str, port: u16, target: &str) -> Answer {
+    let mut stream = TcpStream::connect((address, port)).unwrap();
+    stream.set_read_timeout(Some(flatout_tests::PATIENCE)).unwrap();
+    let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    flatout_tests::answers(&flatout_tests::read_to_close(&mut stream), false).remove(0)
+}
+
+#[test]
+fn all_data_planes_follow_routes_and_endpoints() {
+    let (fleet, one, other) = (Fleet::new(), Server::json(), Server::json());
+    fleet.route("/", &[]);
+    let controller = fleet.controller();
+    let planes = ["127.0.0.2", "127.0.0.3"].map(|address| fleet.plane(address));
+    for plane in &planes {
+        assert_eq!((plane.status("/json"), plane.readiness().as_str()), (503, "ok\n"), "no endpoint");
+    }
+    for ports in
+        [&[one.address.port()][..], &[one.address.port(), other.address.port()], &[other.address.port()]]
+    {
+        fleet.route("/", ports);
+        for plane in &planes {
+            until("the endpoints serve", || {
+                let servers = plane.server.said();
+                plane.status("/json") == 200
+                    && servers.iter().any(|line| line.contains("upstream default/app:80"))
+            });
+        }
+    }
+    drop(one);
+    for plane in &planes {
+        until("the endpoint that is gone gets nothing", || (0..8).all(|_| plane.status("/json") == 200));
+        assert_eq!(plane.reloads(), 0, "{:?}", plane.server.said());
+    }
+    fleet.route("/only", &[other.address.port()]);
+    for plane in &planes {
+        until("the other route is served", || plane.status("/json") == 404);
+        assert_eq!(plane.metric("flatout_plan_controller_connected "), Some(1));
+        assert!(plane.metric("flatout_plans_applied_total ") >= Some(2));
+    }
+    fleet.route("/", &[other.address.port()]);
+    for plane in &planes {
+        until("the first route is served again", || plane.status("/json") == 200);
+    }
+    // The controller has no requests.
+    assert!(TcpStream::connect(("127.0.0.1", fleet.port)).is_err());
+    assert!(
+        controller.said().iter().any(|line| line.contains("data plane 127.0.0.2")),
+        "{:?}",
+        controller.said()
+    );
+}
+
+#[test]
+fn a_data_plane_goes_on_without_a_controller_and_starts_from_its_disk() {
+    let (fleet, app) = (Fleet::new(), Server::json());
+    let authority = Authority::new();
+    authority.sign("a.test", "a.test");
+    let secure = free_port();
+    fleet.gateway(&format!(
+        "  - {{name: s, port: {secure}, protocol: HTTPS, hostname: a.test, tls: {{certificateRefs: [{{name: cert}}]}}}}\n"
+    ));
+    let [certificate, key] = ["pem", "key"].map(|end| {
+        let text = std::fs::read_to_string(authority.path(&format!("a.test.{end}"))).unwrap();
+        text.lines().map(|line| format!("    {line}\n")).collect::<String>()
+    });
+    fleet.objects.write(
+        "secret.yaml",
+        format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: cert}}\nstringData:\n  tls.crt: |\n{certificate}  tls.key: |\n{key}"
+        ),
+    );
+    fleet.route("/", &[]);
+    let controller = fleet.controller();
+    let plane = fleet.plane("127.0.0.2");
+    // A change of endpoints is on the disk as soon as the controller is gone.
+    fleet.route("/", &[app.address.port()]);
+    until("the endpoint serves", || plane.status("/json") == 200);
+    drop(controller);
+    until("that is reported", || plane.has_line("stays in use"));
+    assert_eq!(plane.status("/json"), 200);
+    assert_eq!(plane.metric("flatout_plan_controller_connected "), Some(0));
+    until("/readyz says so", || plane.readiness().contains("ok: no controller for more than 10 seconds"));
+    let mode = |name: &str| std::fs::metadata(fleet.path(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("127.0.0.2/plan.json"), mode("127.0.0.2")), (0o600, 0o700));
+    // It is killed, as the controller was.
+    drop(plane);
+    let plane = fleet.plane("127.0.0.2");
+    assert!(plane.has_line("from the disk"), "{:?}", plane.server.said());
+    assert_eq!(plane.status("/json"), 200);
+    let secured = Command::new("curl")
+        .args(["--silent", "--cacert"])
+        .arg(authority.path("ca.pem"))
+        .args(["--connect-to", &format!("::127.0.0.2:{secure}"), "https://a.test/json"])
+        .output()
+        .unwrap();
+    assert!(secured.status.success(), "{secured:?}");
+    // A controller that is back is followed.
+    fleet.route("/late", &[app.address.port()]);
+    let _controller = fleet.controller();
+    until("the new plan is served", || plane.status("/json") == 404);
+    assert_eq!(plane.readiness(), "ok\n");
+}
+
+#[test]
+fn damaged_plans_on_the_disk_are_reported_and_replaced() {
+    let (fleet, app) = (Fleet::new(), Server::json());
+    fleet.route("/", &[app.address.port()]);
+    for (text, reason) in [
+        ("{\"number\": 3, \"pl", "damaged"),
+        (r#"{"number": 3, "plan": {"format": 9}}"#, "has the format 9; this version knows 1"),
+    ] {
+        fleet.state.write("127.0.0.2/plan.json", text);
+        let _controller = fleet.controller();
+        let plane = fleet.plane("127.0.0.2");
+        assert!(plane.has_line(reason), "{:?}", plane.server.said());
+        assert_eq!(plane.status("/json"), 200);
+        let kept = std::fs::read_to_string(fleet.path("127.0.0.2/plan.json")).unwrap();
+        assert!(serde_json::from_str::<Value>(&kept).unwrap()["plan"]["format"] == 1, "{kept}");
+    }
+}
+
+/// A process whose stderr is read until it has a text.
+struct Talking(Child);
+
+impl Drop for Talking {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn runs_until(mut command: Command, text: &str) {
+    let mut child = Talking(command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
+    let mut lines = Vec::new();
+    for line in BufReader::new(child.0.stderr.take().unwrap()).lines().map_while(Result::ok) {
+        if line.contains(text) {
+            return;
+        }
+        lines.push(line);
+    }
+    panic!("it ended without `{text}`: {lines:?}");
+}
+
+#[test]
+fn wrong_tokens_and_certificates_get_no_plan() {
+    let fleet = Fleet::new();
+    let controller = fleet.controller();
+    fleet.state.write("wrong", "0123456789abcdefwrong");
+    runs_until(fleet.plane_command("127.0.0.2", "wrong", &[fleet.plans]).0, "the token is wrong");
+    let is_reported = |line: &String| line.contains("no data plane: the token is wrong");
+    until("the controller reports it too", || controller.said().iter().any(is_reported));
+    assert!(!controller.said().iter().any(|line| line.contains(TOKEN)), "tokens are never shown");
+    // A controller that is not trusted gets no token.
+    let authority = Authority::new();
+    let (command, _) = fleet.plane_command("127.0.0.2", "token", &[fleet.plans]);
+    let trusted = |it: &std::ffi::OsStr| {
+        if it == fleet.path("cert.pem") { authority.path("ca.pem").into() } else { it.to_owned() }
+    };
+    let mut distrusting = Command::new(program("flatout"));
+    distrusting.args(command.get_args().map(trusted));
+    runs_until(distrusting, "invalid peer certificate");
+    // Something else than a data plane.
+    let mut plain = TcpStream::connect(("127.0.0.1", fleet.plans)).unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    plain.read_to_end(&mut Vec::new()).unwrap();
+    assert_eq!(fleet.plane("127.0.0.2").readiness(), "ok\n", "a right one is served still");
+}
+
+#[test]
+fn wrong_arguments_of_controllers_and_data_planes_are_refused() {
+    let fleet = Fleet::new();
+    fleet.state.write("short", "secret");
+    let short = fleet.path("short").display().to_string();
+    let plane = |flags: &[&str]| {
+        let mut command = Command::new(program("flatout"));
+        command.arg("data-plane").args(flags);
+        command
+    };
+    for (mut command, text) in [
+        (plane(&["--token", "x"]), "--controller"),
+        (plane(&["--controller", "h:1"]), "--token"),
+        (plane(&["--controller", "h", "--token", "x"]), "need HOST:PORT"),
+        (plane(&["--controller", ":1", "--token", "x"]), "need HOST:PORT"),
+        (plane(&["--controller", "h:0", "--token", "x"]), "need HOST:PORT"),
+        (plane(&["--controller", "h:1", "--token", "/nowhere"]), "the token /nowhere"),
+        (plane(&["--controller", "h:1", "--token", &short]), "6 bytes; need 16 to 4096"),
+        (plane(&["--controller", "h:1", "--token", &short, "--ca", "/nowhere"]), "/nowhere"),
+        (
+            {
+                let mut command = Command::new(program("flatout"));
+                command.args(["controller", "--dir", ".", "--plans", "127.0.0.1:1"]);
+                command
+            },
+            "--plans-certificate",
+        ),
+    ] {
+        let output = command.output().unwrap();
+        let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{command:?} {shown}");
+        assert!(shown.contains(text), "{command:?} {shown}");
+    }
+}
+
+/// A controller that sends what it is asked to, behind `openssl s_server`.
+struct FakeController(Child);
+
+impl FakeController {
+    fn start(fleet: &Fleet) -> FakeController {
+        let mut command = Command::new("openssl");
+        command.args(["s_server", "-quiet", "-accept", &format!("127.0.0.1:{}", fleet.plans), "-cert"]);
+        command.arg(fleet.path("cert.pem")).arg("-key").arg(fleet.path("key.pem"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        FakeController(command.spawn().unwrap())
+    }
+
+    fn receive(&mut self) -> Value {
+        let out = self.0.stdout.as_mut().unwrap();
+        let mut length = [0; 4];
+        out.read_exact(&mut length).unwrap();
+        let mut bytes = vec![0; u32::from_be_bytes(length) as usize];
+        out.read_exact(&mut bytes).unwrap();
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
+    fn send(&mut self, message: &Value) {
+        let text = message.to_string();
+        self.send_bytes(&[&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat());
+    }
+
+    fn send_bytes(&mut self, bytes: &[u8]) {
+        let into = self.0.stdin.as_mut().unwrap();
+        into.write_all(bytes).and_then(|()| into.flush()).unwrap();
+    }
+}
+
+impl Drop for FakeController {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A plan with a page.
+fn page(port: u16, body: &str, status: u16) -> Value {
+    json!({"format": 1, "upstreams": [], "sites": [{
+        "name": "s", "host": "any", "listen": {"address": 0, "port": port, "is_plain": true},
+        "routes": [{"name": "r", "path": {"exact": "/"}, "action": {"respond": {
+            "status": status, "content_type": "text/plain", "body": [{"text": body}]}}}]}]})
+}
+
+#[test]
+fn plans_that_are_wrong_leave_the_last_good_one() {
+    let fleet = Fleet::new();
+    let mut controller = FakeController::start(&fleet);
+    let (command, health) = fleet.plane_command("127.0.0.2", "token", &[fleet.plans]);
+    let started = std::thread::spawn(move || Server::start(command));
+    let hello = controller.receive();
+    assert_eq!(
+        (&hello["token"], &hello["formats"], &hello["name"]),
+        (&json!(TOKEN), &json!([1]), &json!("127.0.0.2"))
+    );
+    // Servers before there is a plan.
+    controller.send(&json!({"servers": {"number": 1, "upstreams": {}}}));
+    assert_eq!(controller.receive(), json!({"refusal": "there is no plan yet"}));
+    controller.send(&json!({"plan": {"number": 1, "plan": page(fleet.port, "first", 200)}}));
+    assert_eq!(controller.receive(), json!({}));
+    let plane = Plane { fleet: &fleet, address: "127.0.0.2", health, server: started.join().unwrap() };
+    let body = || get("127.0.0.2", fleet.port, "/").text();
+    assert_eq!(body(), "first");
+    let used = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+    let mut two_sites = page(fleet.port, "half", 200);
+    two_sites["sites"].as_array_mut().unwrap().push(page(fleet.port, "other", 200)["sites"][0].clone());
+    for (plan, reason) in [
+        (json!({"format": 2, "sites": []}), "the plan has the format 2; this version knows 1"),
+        (json!({}), "without the number of its format"),
+        (json!({"format": 1, "sites": 3, "upstreams": []}), "malformed"),
+        (page(fleet.port, "odd", 999), "999"),
+        (two_sites, "s"),
+    ] {
+        controller.send(&json!({"plan": {"number": 2, "plan": plan}}));
+        let result = controller.receive();
+        assert!(result["refusal"].as_str().is_some_and(|why| why.contains(reason)), "{result} {reason}");
+        assert_eq!(body(), "first");
+    }
+    assert_eq!(plane.metric("flatout_plans_refused_total "), Some(6));
+    assert!(plane.has_line("the plan before stays in use"), "{:?}", plane.server.said());
+    controller.send(&json!({"servers": {"number": 3, "upstreams": {"none": []}}}));
+    assert_eq!(controller.receive(), json!({"refusal": "the plan has no upstream none"}));
+    // A port that is in use: the rest is served.
+    let mut plan = page(fleet.port, "second", 200);
+    let mut unavailable = page(used.local_addr().unwrap().port(), "no", 200)["sites"][0].clone();
+    unavailable["name"] = json!("unavailable");
+    plan["sites"].as_array_mut().unwrap().push(unavailable);
+    controller.send(&json!({"plan": {"number": 4, "plan": plan}}));
+    let result = controller.receive();
+    assert!(result["notes"][0].as_str().is_some_and(|note| note.contains("are not served")), "{result}");
+    assert_eq!(body(), "second");
+    // Half a plan, and the end.
+    let text = json!({"plan": {"number": 5, "plan": page(fleet.port, "third", 200)}}).to_string();
+    let half = [&(text.len() as u32).to_be_bytes()[..], &text.as_bytes()[..text.len() / 2]].concat();
+    controller.send_bytes(&half);
+    drop(controller);
+    until("the end is reported", || plane.has_line("plan 4 stays in use"));
+    assert_eq!(body(), "second");
+    // The next one sends something else.
+    let mut controller = FakeController::start(&fleet);
+    controller.receive();
+    controller.send(&json!({"unknown": 1}));
+    until("that is reported", || plane.has_line("a malformed message"));
+    assert_eq!(body(), "second");
+}
+
+const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/gateways";
+
+/// An API server with a gateway.
+fn api_server(port: u16) -> ApiServer {
+    let api = ApiServer::start();
+    api.put(
+        "/apis/gateway.networking.k8s.io/v1/gatewayclasses",
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "flatout"},
+               "spec": {"controllerName": "flatout.dev/controller"}}),
+    );
+    api.put(GATEWAYS, gateway(port, 1, &[]));
+    api
+}
+
+fn gateway(port: u16, generation: u64, others: &[u16]) -> Value {
+    let listener = |port: &u16| json!({"name": format!("p{port}"), "port": port, "protocol": "HTTP"});
+    let listeners: Vec<Value> = std::iter::once(&port).chain(others).map(listener).collect();
+    json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+           "metadata": {"name": "gw", "namespace": "default", "generation": generation},
+           "spec": {"gatewayClassName": "flatout", "listeners": listeners}})
+}
+
+/// `Programmed` of the gateway.
+fn programmed(api: &ApiServer) -> String {
+    let status = api.object(GATEWAYS, "default", "gw").unwrap()["status"].clone();
+    let list = status["conditions"].as_array().cloned().unwrap_or_default();
+    let found = list.iter().find(|it| it["type"] == "Programmed").cloned().unwrap_or_default();
+    let text = |name: &str| found[name].as_str().unwrap_or("-").to_owned();
+    format!("{} {} {} {}", text("status"), text("reason"), found["observedGeneration"], text("message"))
+}
+
+#[test]
+fn gateways_are_programmed_once_data_planes_have_applied_the_plan() {
+    let fleet = Fleet::new();
+    let api = api_server(fleet.port);
+    let mut command = fleet.controller_command(fleet.plans);
+    command.env("KUBECONFIG", api.config(&fleet.state));
+    let _controller = Server::start(command);
+    until("it is pending", || programmed(&api) == "False Pending 1 no data plane is connected");
+    let plane = fleet.plane("127.0.0.2");
+    until("it is programmed", || programmed(&api) == "True Programmed 1 ");
+    assert_eq!(plane.status("/"), 404);
+    // One whose addresses do not suffice.
+    let used = std::net::TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap().port();
+    let _used = std::net::TcpListener::bind(("127.0.0.2", used)).unwrap();
+    api.put(GATEWAYS, gateway(fleet.port, 2, &[used]));
+    until("the part that is not served is named", || {
+        let state = programmed(&api);
+        state.starts_with("True Programmed 2 ") && state.contains("are not served")
+    });
+}
+
+#[test]
+fn of_two_controllers_the_leader_gives_plans_until_it_is_gone() {
+    let fleet = Fleet::new();
+    let api = api_server(fleet.port);
+    let ports = [fleet.plans, free_port()];
+    let config = api.config(&fleet.state);
+    let start = |port: u16| {
+        let mut command = fleet.controller_command(port);
+        Server::start({
+            command.env("KUBECONFIG", &config);
+            command
+        })
+    };
+    let mut controllers = ports.map(|port| Some(start(port)));
+    let plane = fleet.plane_of("127.0.0.2", &ports);
+    until("it is programmed", || programmed(&api).starts_with("True Programmed 1"));
+    let gives_plans = |server: &Server| {
+        server.said().iter().any(|line| line.contains("127.0.0.2") && line.contains("connected"))
+    };
+    let leader = controllers.iter().position(|it| gives_plans(it.as_ref().unwrap())).unwrap();
+    assert!(!gives_plans(controllers[1 - leader].as_ref().unwrap()));
+    let late = free_port();
+    controllers[leader] = None;
+    api.put(GATEWAYS, gateway(fleet.port, 2, &[late]));
+    assert_eq!(plane.status("/"), 404, "it serves on");
+    until("the other one gives plans", || TcpStream::connect(("127.0.0.2", late)).is_ok());
+    until("and writes statuses", || programmed(&api).starts_with("True Programmed 2"));
+}
