@@ -1,10 +1,10 @@
 """The case proxy: what passing a request on costs, beside other proxies in front of the same upstream."""
 
-import os, shutil, subprocess, time
+import os, shutil, subprocess, time, urllib.request
 from pathlib import Path
 
 from holding import Holders
-from measure import flatout_bench, measure, quartiles, rounds, running, table, told, turns, warmed_up, with_cpu
+from measure import flatout_bench, measure, measured, median, quartiles, ratios, rounds, running, table, told, turns, warmed_up, with_cpu
 import children
 from servers import CLIENT_CPU, ROOT, SIZES, Server, only, pin, program
 from smoke import IS_SMOKE, leave_out, sized
@@ -148,6 +148,38 @@ def messages(options):
     return runs, lines
 
 
+# Levels of gzip, and where nginx has them: what `flatout climb` sets for nginx, and our default.
+GZIP_LEVELS = {2: "json", 5: "json5"}
+GZIP_SIZES = {"4 KiB": 4 << 10, "16 KiB": 16 << 10, "64 KiB": 64 << 10}
+
+
+def compressed(origin, options):
+    """JSON of an upstream, compressed with gzip for each request: the CPU time, and what is left of the bytes."""
+    runs, lines = {}, ["| response | server | CPU µs (quartiles) | ÷ nginx (quartiles) | requests/s | bytes sent |", "|---|---|---:|---:|---:|---:|"]
+    for level, place in GZIP_LEVELS.items():
+        for label, size in list(GZIP_SIZES.items())[:1] if IS_SMOKE else GZIP_SIZES.items():
+            path = f"/{place}/{size}"
+            command = [FLATOUT, "serve", "--to", f"http://127.0.0.1:{origin.port}", "--encode", f"gzip={level}", "--listen", "127.0.0.1:{port}", "--workers", "1"]
+            servers = [Proxy("flatout", command, "", path), *(proxy for proxy in proxies(origin, False, path) if proxy.name == "nginx")]
+            with running(only(servers, options)) as started:
+                sent = {server.name: gzip_bytes(server) for server in started}
+                these = runs[f"{label}, level {level}"] = measured(started, CONNECTIONS, options, "gzip.lua")
+            for name, its in these.items():
+                ratio = told(ratios(these, name, "nginx", "cpu_us"), 3) if "nginx" in these else "–"
+                cpu_us = told(quartiles([run["cpu_us"] for run in its]), 2)
+                lines.append(f"| {label} of JSON, level {level} | {name} | {cpu_us} | {ratio} | {median(its, 'requests_per_s'):,.0f} | {sent[name]:,} |")
+    return runs, lines
+
+
+def gzip_bytes(server):
+    """Bytes of a compressed body."""
+    request = urllib.request.Request(server.url(), headers={"Accept-Encoding": "gzip"})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        if response.headers["Content-Encoding"] != "gzip":
+            raise RuntimeError(f"{server.name} did not compress {server.path}")
+        return len(response.read())
+
+
 PROFILE_S = sized(6, smoke=1)
 
 
@@ -171,7 +203,7 @@ def case_proxy(options):
             these = rounds(only(proxies(origin, unix, path), options), CONNECTIONS, options, script)
             runs[label] = these
             lines += ["", f"### {label}", "", *table(these, "nginx", "haproxy")]
-        for label, act in [("Latency at 70 % load, 1 KiB, TCP", latency), ("Memory of requests under way", memory)]:
+        for label, act in [("Latency at 70 % load, 1 KiB, TCP", latency), ("Memory of requests under way", memory), ("JSON compressed with gzip, TCP", compressed)]:
             runs[label], more = act(origin, options)
             lines += ["", f"### {label}", "", *more]
         lines += ["", "### Where the CPU time of flatout goes, 1 KiB, TCP", "", *profile(origin)]

@@ -1,8 +1,8 @@
 //! Compressed responses.
 
-use std::io::Write;
+use std::cell::RefCell;
 
-use flate2::write::GzEncoder;
+use flate2::{Compress, FlushCompress, Status as Progress};
 use flatout_engine::{Body, Reply, Response};
 use flatout_wire::Status;
 use flatout_wire::accept::{Coding, choose};
@@ -15,6 +15,9 @@ const BYTES_MIN: usize = 1 << 10;
 
 /// A body up to this size is compressed on the worker, in about a millisecond; a larger one on another thread.
 const WORKER_BYTES_MAX: usize = 64 << 10;
+
+/// Bits of gzip's window: 32 KiB, the largest.
+const WINDOW_BITS: u8 = 15;
 
 /// A larger body is not compressed.
 const BYTES_MAX: usize = 8 << 20;
@@ -128,10 +131,27 @@ fn job(response: &mut Response, accepts: bool) -> Option<Vec<u8>> {
     bytes
 }
 
+thread_local! {
+    /// The encoder that this thread used last, with its level: a new one costs more than to compress a small body.
+    static ENCODER: RefCell<Option<(u32, Compress)>> = const { RefCell::new(None) };
+}
+
+/// `None` if the result is not shorter.
 fn compress(bytes: &[u8], level: u32) -> Option<Vec<u8>> {
-    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 3), flate2::Compression::new(level));
-    encoder.write_all(bytes).ok()?;
-    encoder.finish().ok().filter(|compressed| compressed.len() < bytes.len())
+    ENCODER.with_borrow_mut(|kept| {
+        let mut encoder = match kept.take().filter(|(of, _)| *of == level) {
+            Some((_, mut encoder)) => {
+                encoder.reset();
+                encoder
+            }
+            None => Compress::new_gzip(flate2::Compression::new(level), WINDOW_BITS),
+        };
+        let mut out = Vec::with_capacity(bytes.len());
+        let progress = encoder.compress_vec(bytes, &mut out, FlushCompress::Finish);
+        *kept = Some((level, encoder));
+        let is_complete = matches!(progress, Ok(Progress::StreamEnd));
+        (is_complete && out.len() < bytes.len()).then_some(out)
+    })
 }
 
 fn finish(response: &mut Response, compressed: Option<Vec<u8>>, bytes: Vec<u8>) {

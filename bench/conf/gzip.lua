@@ -1,0 +1,2 @@
+-- The client accepts gzip.
+wrk.headers["Accept-Encoding"] = "gzip"
