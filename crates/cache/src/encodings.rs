@@ -196,6 +196,23 @@ impl Stored for ServedEntry<'_> {
     }
 }
 
+/// An entry that was read from disk for one response.
+pub(crate) struct DiskEntry<'c> {
+    pub(crate) store: &'c Store,
+    /// Its slot on disk.
+    pub(crate) slot: u64,
+}
+
+impl Stored for DiskEntry<'_> {
+    /// None: encodings belong to entries in memory, where the next request for this one puts it.
+    fn compressed(&self, _: Coding, plain: &[u8]) -> Option<Bytes> {
+        if let Some(disk) = self.store.disk().filter(|_| plain.len() <= PLAIN_BYTES_MAX) {
+            disk.keep_next(self.slot);
+        }
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use flatout_wire::Status;

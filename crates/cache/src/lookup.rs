@@ -3,11 +3,12 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use flatout_engine::{Reply, Request, Response};
 use flatout_wire::Head;
 use flatout_wire::cache::Verdict;
 
-use crate::encodings::ServedEntry;
+use crate::encodings::{DiskEntry, ServedEntry};
 use crate::entry::{Entry, body_of};
 use crate::policy::select;
 use crate::respond;
@@ -46,9 +47,19 @@ impl CacheWorker {
         let may_be_on_disk = lookup.waited.was_on_disk != Some(false) && self.store.disk().is_some();
         if found.entry.is_none() && may_be_on_disk {
             let select = |names: &[u8], out: &mut Vec<u8>| select(&head, names, out);
-            match self.store.read_from_disk(&lookup.key, found.slot, lookup.now_ms, select) {
+            let is_fresh = |entry: &Entry| {
+                let verdict = entry.policy.judge(&lookup.directives, lookup.now_ms, entry.is_expired());
+                verdict == Verdict::Fresh && !entry.is_manifest()
+            };
+            match self.store.read_from_disk(&lookup.key, found.slot, lookup.now_ms, select, is_fresh) {
                 DiskLoad::Nothing => {}
                 DiskLoad::Here => found = find(),
+                DiskLoad::Once(entry, reservation, slot) => {
+                    let body = reservation.body(entry.clone());
+                    self.write(&entry, body, CacheOutcome::Hit, &head, &lookup, response);
+                    forwarded.finish.finish_stored(response, &DiskEntry { store: &self.store, slot });
+                    return Reply::Now;
+                }
                 DiskLoad::Cold(slot) => {
                     if let FlightRole::Leads(flight) = self.store.join(&lookup.key, found.slot, None) {
                         return self.read_from_disk_slowly(request, forwarded, &lookup, flight, slot);
@@ -93,6 +104,18 @@ impl CacheWorker {
             CacheOutcome::Hit => self.hot_entries.borrow_mut().put(slot, entry),
             _ => body_of(entry),
         };
+        self.write(entry, body, label, head, lookup, response);
+    }
+
+    fn write(
+        &self,
+        entry: &Entry,
+        body: Bytes,
+        label: CacheOutcome,
+        head: &Head<'_>,
+        lookup: &Lookup<'_>,
+        response: &mut Response,
+    ) {
         let ttl = Some(entry.policy.fresh_for(lookup.now_ms));
         let detail = lookup.waited.was_on_disk.and_then(|is_there| is_there.then_some("disk"));
         let cache_status = lookup.cache_status(CacheStatus { ttl, detail, ..CacheStatus::of(label) });

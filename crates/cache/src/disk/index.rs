@@ -43,6 +43,29 @@ struct IndexedRecord {
     used_s: u32,
     /// It is listed and counted in its own slot; this is the slot of its key.
     is_copy: bool,
+    /// Its body was compared with its checksum, by this process.
+    is_verified: bool,
+    /// How often it was read since, without being kept in memory.
+    reads: u8,
+}
+
+/// One in this many reads of a verified record is kept in memory.
+pub(super) const READS_PER_KEEP: u8 = 8;
+
+/// How a record is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RecordRead {
+    pub(super) place: RecordLocation,
+    /// The checksum of its body need not be computed again.
+    pub(super) is_verified: bool,
+    /// It is worth a place in memory.
+    pub(super) is_kept: bool,
+}
+
+impl IndexedRecord {
+    fn new(place: RecordLocation, used_s: u32, is_copy: bool) -> IndexedRecord {
+        IndexedRecord { place, used_s, is_copy, is_verified: false, reads: 0 }
+    }
 }
 
 /// Identifies a response that was offered to the disk.
@@ -155,7 +178,7 @@ impl Index {
             let (word, bit) = bit_of(slot);
             let word = self.changed.as_ref().and_then(|words| words.get(word));
             match word.is_none_or(|word| word & bit == 0) {
-                true => self.list(slot, IndexedRecord { place, used_s, is_copy: slot != at[1] }),
+                true => self.list(slot, IndexedRecord::new(place, used_s, slot != at[1])),
                 // Also if only another slot with the same bit has changed: a listed record is older than this one.
                 false => self.remove_slot(slot),
             }
@@ -173,7 +196,7 @@ impl Index {
     ) {
         for slot in at {
             if self.queued.get(&slot).is_none_or(|queued| queued.last == offer) {
-                self.list(slot, IndexedRecord { place, used_s, is_copy: slot != at[1] });
+                self.list(slot, IndexedRecord::new(place, used_s, slot != at[1]));
             }
         }
     }
@@ -203,16 +226,37 @@ impl Index {
         }
     }
 
-    /// The place of a record that is requested now.
-    pub(super) fn get_used(&mut self, slot: u64, used_s: u32) -> Option<RecordLocation> {
+    /// A record that is requested now.
+    pub(super) fn read_used(&mut self, slot: u64, used_s: u32) -> Option<RecordRead> {
         let kept = self.places.get_mut(&slot)?;
         kept.used_s = kept.used_s.max(used_s);
-        Some(kept.place)
+        kept.reads = kept.reads.saturating_add(1);
+        let is_kept = !kept.is_verified || kept.reads >= READS_PER_KEEP;
+        if is_kept {
+            kept.reads = 0;
+        }
+        Some(RecordRead { place: kept.place, is_verified: kept.is_verified, is_kept })
+    }
+
+    /// The body of a record has its checksum.
+    pub(super) fn verified(&mut self, slot: u64, place: RecordLocation) {
+        if let Some(kept) = self.places.get_mut(&slot).filter(|kept| kept.place == place) {
+            kept.is_verified = true;
+        }
+    }
+
+    /// The next read of a record is kept in memory.
+    pub(super) fn keep_next(&mut self, slot: u64) {
+        if let Some(kept) = self.places.get_mut(&slot) {
+            kept.reads = READS_PER_KEEP;
+        }
     }
 
     /// Updates the time of the last request of a record, if there is one.
     pub(super) fn used(&mut self, slot: u64, used_s: u32) {
-        self.get_used(slot, used_s);
+        if let Some(kept) = self.places.get_mut(&slot) {
+            kept.used_s = kept.used_s.max(used_s);
+        }
     }
 
     /// Removes records that were not requested in `inactive_s` seconds. Returns how many.

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use super::index::{Index, RecordLocation};
+use super::index::{Index, RecordRead};
 use super::invalid::RecordState;
 use super::record;
 use super::segments::Record;
@@ -18,7 +18,8 @@ pub(super) const READ_NOW_BYTES_MAX: u32 = (1 << 20) + (64 << 10);
 /// The result of a look at the disk.
 pub(crate) enum DiskLookup {
     Nothing,
-    Here(Entry),
+    /// It was read; the flag is whether it is worth a place in memory.
+    Here(Entry, bool),
     /// Not in the page cache: reading it would block the worker.
     Cold,
 }
@@ -26,15 +27,16 @@ pub(crate) enum DiskLookup {
 impl Disk {
     /// Reads the response in a slot, unless that would block.
     pub(crate) fn look(&self, slot: u64, key: &Key<'_>, now_ms: u64) -> DiskLookup {
-        let place = self.shared.when_ready(|index| index.get_used(slot, seconds(now_ms)));
-        let Some(place) = place else { return DiskLookup::Nothing };
-        if place.bytes > READ_NOW_BYTES_MAX {
+        let read = self.shared.when_ready(|index| index.read_used(slot, seconds(now_ms)));
+        let Some(read) = read else { return DiskLookup::Nothing };
+        if read.place.bytes > READ_NOW_BYTES_MAX {
             return DiskLookup::Cold;
         }
-        match self.shared.segments.read_now(place) {
-            Ok(Some(record)) => {
-                self.shared.checked(slot, place, record, key).map_or(DiskLookup::Nothing, DiskLookup::Here)
-            }
+        match self.shared.segments.read_now(read.place) {
+            Ok(Some(record)) => match self.shared.checked(slot, read, record, key) {
+                Some(entry) => DiskLookup::Here(entry, read.is_kept),
+                None => DiskLookup::Nothing,
+            },
             Ok(None) => DiskLookup::Cold,
             Err(error) => {
                 self.shared.failed("read", &error);
@@ -43,11 +45,14 @@ impl Disk {
         }
     }
 
-    /// Reads the response in a slot, waiting for the disk.
+    /// Reads the response in a slot, waiting for the disk. What comes from the disk itself is always verified.
     pub(crate) fn load(&self, slot: u64, key: &Key<'_>) -> Option<Entry> {
         let place = self.shared.when_ready(|index| index.get(slot))?;
         match self.shared.segments.read(place) {
-            Ok(record) => self.shared.checked(slot, place, record, key),
+            Ok(record) => {
+                let read = RecordRead { place, is_verified: false, is_kept: true };
+                self.shared.checked(slot, read, record, key)
+            }
             Err(error) => {
                 self.shared.failed("read", &error);
                 None
@@ -62,9 +67,9 @@ impl Shared {
     }
 
     /// The entry of a record, if it is complete, has this key, and was not purged.
-    fn checked(&self, slot: u64, place: RecordLocation, record: Record, key: &Key<'_>) -> Option<Entry> {
-        let Record { text, body } = record;
-        let entry = record::Head::read(&text).and_then(|head| head.entry(&text, body));
+    fn checked(&self, slot: u64, read: RecordRead, record: Record, key: &Key<'_>) -> Option<Entry> {
+        let (Record { text, body }, place) = (record, read.place);
+        let entry = record::Head::read(&text).and_then(|head| head.entry(&text, body, read.is_verified));
         let Some(entry) = entry else {
             self.index().remove(slot, place);
             self.failed("read", &io::Error::new(io::ErrorKind::InvalidData, "a record is damaged"));
@@ -73,7 +78,13 @@ impl Shared {
         if !entry.is_of(key) {
             return None;
         }
-        let (state, purges) = self.index().state_of(&entry, place, key.hash);
+        let (state, purges) = {
+            let mut index = self.index();
+            if !read.is_verified {
+                index.verified(slot, place);
+            }
+            index.state_of(&entry, place, key.hash)
+        };
         match purges.state_of(&entry, place.number, state) {
             RecordState::Gone => {
                 self.index().remove(slot, place);

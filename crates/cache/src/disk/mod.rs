@@ -16,6 +16,8 @@ mod invalid;
 mod lookup;
 #[cfg(test)]
 mod older_tests;
+#[cfg(test)]
+mod once_tests;
 mod record;
 mod segments;
 #[cfg(test)]
@@ -220,6 +222,11 @@ impl Disk {
     pub(super) fn used(&self, at: [u64; 2], used_s: u32) {
         let mut index = self.shared.index();
         at.into_iter().for_each(|slot| index.used(slot, used_s));
+    }
+
+    /// The next read of the entry in this slot is kept in memory.
+    pub(super) fn keep_next(&self, slot: u64) {
+        self.shared.index().keep_next(slot);
     }
 
     /// Removes the entry in these slots; a restart may find it again.

@@ -49,7 +49,7 @@ fn entries_removed_or_expired_in_memory_are_not_read_from_disk() {
 }
 
 /// Removes from memory only.
-fn evict(store: &Store, url: &str, selected: &'static [u8]) {
+pub(super) fn evict(store: &Store, url: &str, selected: &'static [u8]) {
     with_key(store, url, |key| {
         for slot in [key.hash, store.slot_of(key.hash, selected)] {
             store.peek(slot).into_iter().for_each(|entry| store.remove(slot, &entry));
@@ -298,7 +298,7 @@ fn long_records_are_not_read_on_a_worker() {
     purge(&store, "soft tag none");
     evict(&store, url, b"");
     with_key(&store, url, |key| {
-        let loaded = store.read_from_disk(&key, key.hash, NOW_MS, |_, _| ());
+        let loaded = store.read_from_disk(&key, key.hash, NOW_MS, |_, _| (), |_| true);
         assert!(matches!(loaded, DiskLoad::Cold(slot) if slot == key.hash));
         let read = store.read_from_disk_slowly(&key, key.hash, NOW_MS, store.moment());
         assert!(read.is_none_or(|entry| entry.body().len() == READ_NOW_BYTES_MAX as usize));

@@ -51,7 +51,7 @@ impl Dir {
         store
     }
 
-    fn segments(&self) -> Vec<PathBuf> {
+    pub(super) fn segments(&self) -> Vec<PathBuf> {
         let files = fs::read_dir(&self.0).unwrap().map(|file| file.unwrap().path());
         let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some()).collect();
         files.sort();
@@ -92,8 +92,8 @@ pub(super) fn get_at(store: &Store, url: &str, selected: &'static [u8], now_ms: 
         if found.entry.is_some() {
             return found.entry;
         }
-        match store.read_from_disk(&key, found.slot, now_ms, select) {
-            DiskLoad::Nothing => None,
+        match store.read_from_disk(&key, found.slot, now_ms, select, |_| false) {
+            DiskLoad::Nothing | DiskLoad::Once(..) => None,
             DiskLoad::Here => store.find(&key, now_ms, select).entry,
             DiskLoad::Cold(slot) => store.read_from_disk_slowly(&key, slot, now_ms, store.moment()),
         }

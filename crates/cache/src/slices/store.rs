@@ -52,11 +52,11 @@ impl Store {
         }
         let asked = self.moment();
         match self.disk().map_or(DiskLookup::Nothing, |disk| disk.look(slot, key, now_ms)) {
-            DiskLookup::Here(entry) if entry.selected() == selected => {
+            DiskLookup::Here(entry, _) if entry.selected() == selected => {
                 entry.touch(now_ms);
                 Slice::Here(self.admit_at(key, entry, asked, |_| (slot, Some(family)), |_, _| ()).0)
             }
-            DiskLookup::Here(_) | DiskLookup::Nothing => Slice::Nothing,
+            DiskLookup::Here(..) | DiskLookup::Nothing => Slice::Nothing,
             DiskLookup::Cold => Slice::Cold,
         }
     }

@@ -97,6 +97,8 @@ pub(crate) struct Store {
     has_encodings: AtomicBool,
     /// Bytes of bodies that are still arriving, or read by slow clients.
     reserved_bytes: Arc<AtomicU64>,
+    /// Bytes of bodies that were read from disk for one response each.
+    once_bytes: Arc<AtomicU64>,
 }
 
 impl Store {
@@ -121,6 +123,7 @@ impl Store {
             encoder: Encoder::default(),
             has_encodings: AtomicBool::new(false),
             reserved_bytes: Arc::default(),
+            once_bytes: Arc::default(),
         }
     }
 
