@@ -20,6 +20,7 @@ targets! {
     answer
     cache
     chunked
+    client_hello
     conversation
     deflate
     expression
