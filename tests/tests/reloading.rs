@@ -315,6 +315,7 @@ buffer-requests
 buffer-response "1MiB"
 x-accel on
 x-sendfile "{F}" "/files"
+mirror "http://127.0.0.1:1" share="10%"
 buffer-dir "{F}"
 buffer-size "1MiB"
 buffer-memory "1MiB"

@@ -172,10 +172,17 @@ fn records_are_followed_and_failures_keep_the_last_servers() {
     assert!(why.contains("are those of srv+http://_http._tcp.api.test: change them there"), "{why}");
     site.upstream(&["drain", "app", &a]).unwrap();
     site.reload();
+    // The name server fails just when the new process starts: it takes over the servers too.
+    names.say(Script::NoSuchName);
     let replaced = orphan(&upgrade(&site.admin()).unwrap());
-    until("the new process has the mark", || {
+    until("the new process has the servers and the mark", || {
         site.upstream(&["list"]).is_ok() && line(&site, &a).is_some_and(|it| it.contains("draining"))
     });
+    assert!(line(&site, &b).is_some_and(|it| it.contains(", backup")));
+    assert!(site.has_logged("could not be looked up; its 2 servers of before the upgrade are used"));
+    assert_eq!(site.server.get("/json", "").status, 200);
+    names.say(records(true));
+    until("the new process follows the records", || line(&site, &c).is_some());
     drop(replaced);
 }
 
@@ -206,6 +213,30 @@ fn a_service_without_records_starts_and_gets_its_servers_later() {
         .unwrap();
     let text = String::from_utf8_lossy(&explain.stdout).into_owned();
     assert!(text.contains("app: srv+http://_http._tcp.api.test"), "{text}");
+}
+
+#[test]
+fn proxy_and_to_take_a_service() {
+    let port = free_port();
+    let _server = json(port);
+    let names = NameServer::start(Script::Records(vec![(0, 1, port, "a.api.test")]));
+    let folder = Folder::new();
+    let service = "srv+http://_http._tcp.api.test";
+    folder.write("site.kdl", format!("resolver \"{}\"\nproxy \"{service}\"\n", names.address));
+    let run = |args: &[&str]| {
+        let output = Command::new(program("flatout")).args(args).current_dir(&folder.0).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let (is_valid, text) = run(&["check", "site.kdl"]);
+    assert!(is_valid, "{text}");
+    let (_, text) = run(&["explain", "GET", "http://t/x", "-c", "site.kdl"]);
+    assert!(text.contains(service), "{text}");
+    let (is_valid, text) = run(&["serve", "--to", "srv+http://api.test:80"]);
+    assert!(
+        !is_valid && text.contains("--to: got `srv+http://api.test:80`: SRV records name the ports"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -62,7 +62,7 @@ pub use changes::{SERVERS_MAX, ServerChanges, ServerStatus, UpstreamState};
 pub use control::names::Resolver;
 pub use failure::Failure;
 pub use figures::{Figures, ServerFigures, UpstreamFigures};
-pub use flatout_gateway::{BufferRequests, Forward, Host, PARAM};
+pub use flatout_gateway::{BufferRequests, Forward, Host, Mirror, PARAM};
 pub use plan::{
     Active, Address, Balance, Cgi, HealthCheck, Key, Outliers, Passive, Protocol, ProxyProtocol, RetryOn,
     Server, ServerSource, SourcePlace, Tls, Upstream,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use flatout_certify::State;
 use flatout_engine::{Severity, report, say};
-use flatout_proxy::{Proxy, Server, ServerMode, Tls, Upstream, UpstreamState};
+use flatout_proxy::{Proxy, Server, ServerMode, ServerSource, SourcePlace, Tls, Upstream, UpstreamState};
 use serde::{Deserialize, Serialize};
 
 /// The file's content.
@@ -116,9 +116,10 @@ pub(crate) fn restore(proxy: &Proxy) -> Result<(), String> {
     Ok(())
 }
 
-/// Upstreams whose servers were changed, for the process that replaces this one.
+/// Upstreams whose servers were changed, or come from a service, for the process that replaces this one.
 pub(crate) fn changed(proxy: &Proxy) -> Vec<String> {
-    let changed = proxy.states().into_iter().filter(|state| state.has_changes);
+    let has_service = |state: &UpstreamState| state.sources.iter().any(|it| is_service(&it.source));
+    let changed = proxy.states().into_iter().filter(|state| state.has_changes || has_service(state));
     let saved = changed.filter_map(|state| {
         let saved = SavedUpstream::of(proxy.plan(&state.name)?, &state);
         serde_json::to_string(&saved).ok()
@@ -131,10 +132,46 @@ pub(crate) fn take_over(proxy: &Proxy, changed: &[String]) {
     for text in changed {
         let Ok(saved) = serde_json::from_str::<SavedUpstream>(text) else { continue };
         let Some(plan) = proxy.plan(&saved.upstream) else { continue };
+        keep_service(proxy, plan, &saved);
         if let Err(why) = apply(proxy, plan, &saved) {
             let name = &saved.upstream;
             report(Severity::Error, format_args!("upstream {name}: changes of its servers were lost: {why}"));
         }
+    }
+}
+
+fn is_service(source: &ServerSource) -> bool {
+    matches!(source.place, SourcePlace::Service { .. })
+}
+
+/// Keeps the servers of a service that cannot be looked up just when this process starts. Of several such services, nobody knows whose
+/// servers they were.
+fn keep_service(proxy: &Proxy, plan: &Upstream, saved: &SavedUpstream) {
+    let Some(state) = proxy.state(&plan.name) else { return };
+    let mut unknown = state
+        .sources
+        .iter()
+        .filter(|it| is_service(&it.source) && it.servers_count == 0 && it.problem.is_some());
+    let (Some(status), None) = (unknown.next(), unknown.next()) else { return };
+    let has = |server: &Server| state.servers.iter().any(|it| it.server.address == server.address);
+    let known = saved.servers.iter().filter_map(|it| {
+        let server: Server = it.server.parse().ok()?;
+        let tls = status.source.tls_of_service();
+        (!has(&server)).then_some(Server { weight: it.weight, backup: it.backup, tls, ..server })
+    });
+    let known: Vec<Server> = known.collect();
+    if known.is_empty() {
+        return;
+    }
+    let (name, place, count) = (&plan.name, &status.source.place, known.len());
+    match proxy.set_source(name, &status.source, Ok(known)) {
+        Ok(_) => say(format_args!(
+            "upstream {name}: {place} could not be looked up; its {count} servers of before the upgrade are used"
+        )),
+        Err(why) => report(
+            Severity::Error,
+            format_args!("upstream {name}: {place}: its servers of before the upgrade were lost: {why}"),
+        ),
     }
 }
 

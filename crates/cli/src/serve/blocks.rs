@@ -120,8 +120,8 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "proxy",
         value: "UPSTREAM",
-        help: "forward requests to an upstream of this file, or to an address such as http://127.0.0.1:8000 or \
-               unix:/run/app.sock; with variables, to the upstream of the file with this name or address; others get 502",
+        help: "forward requests to an upstream of this file, or to an address such as http://127.0.0.1:8000, \
+               unix:/run/app.sock or srv+http://_http._tcp.example.org; with variables, to the upstream of the file with this name or address; others get 502",
         within: ANSWERING,
         is_list: false,
         ..WORD

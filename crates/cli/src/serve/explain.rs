@@ -374,6 +374,11 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
                     "X-Accel-Redirect, X-Accel-Expires, X-Accel-Charset and X-Accel-Limit-Rate are followed",
                 );
             }
+            for mirror in &forward.mirrors {
+                let name = plan.upstreams.get(mirror.upstream).map_or("", |upstream| &upstream.name);
+                let percent = 100.0 * f64::from(mirror.numerator) / f64::from(mirror.denominator.max(1));
+                lines.line("mirror", format!("copies of {percent}% of the requests go to {name}"));
+            }
             for allowed in &route.rules.sendfile {
                 lines.line("X-Sendfile", format!("{}/… by the route of {}", allowed.folder, allowed.path));
             }

@@ -100,7 +100,7 @@ fn arguments(command: clap::Command) -> clap::Command {
         .long(TO)
         .value_name("URL")
         .action(ArgAction::Append)
-        .help("An upstream server: http://HOST:PORT, https://HOST or unix:PATH; can be repeated")
+        .help("An upstream server: http://HOST:PORT, https://HOST, unix:PATH, or srv+http://NAME for those of its SRV records; can be repeated")
         .value_hint(ValueHint::Url);
     let php = Arg::new(PHP)
         .long(PHP)

@@ -14,7 +14,7 @@ use flatout_engine::{Address as ListenAddress, Listen, Plan, Severity};
 use flatout_files as files;
 use flatout_observe::log::{self, Format, StandardStream};
 use flatout_observe::observed::{ROUTE_LOGS_MAX, RequestLogs};
-use flatout_proxy::{Address, Forward, Resolver, Server, SpoolPlan, Tls, Upstream};
+use flatout_proxy::{Address, Forward, Resolver, Server, ServerSource, SpoolPlan, Tls, Upstream};
 use flatout_push as push;
 use flatout_server::{Issue, SiteListen};
 use flatout_site::plan::{
@@ -51,6 +51,8 @@ pub(super) struct ServeOptions {
     pub(super) tls: Tls,
     /// How requests are forwarded; the upstream is not known yet.
     pub(super) forward: Forward,
+    /// The upstream that gets copies of requests too.
+    pub(super) mirror: Option<MirrorSetting>,
     /// Channels; their path prefix is not known yet.
     pub(super) push: push::Plan,
     pub(super) push_limits: push::Limits,
@@ -105,6 +107,16 @@ pub(super) struct ServeOptions {
     /// Lists that were replaced at this level.
     begun: Vec<&'static str>,
     pub(super) shared: Rc<RefCell<Shared>>,
+}
+
+/// An upstream that gets copies of a share of the requests, before its name is looked up.
+#[derive(Debug, Clone)]
+pub(super) struct MirrorSetting {
+    /// Its name or address.
+    pub(super) upstream: String,
+    /// The share of the requests, as of [`Mirror`](flatout_proxy::Mirror).
+    pub(super) numerator: u32,
+    pub(super) denominator: u32,
 }
 
 /// A level in a file.
@@ -211,6 +223,7 @@ impl ServeOptions {
             upstream: Upstream::new("", Vec::new()),
             tls: Tls { name: None, authorities: None, verify: true, certificate: None },
             forward: Forward::to(0),
+            mirror: None,
             push: push::Plan::default(),
             push_limits: push::Limits::default(),
             bus: None,
@@ -444,7 +457,7 @@ impl ServeOptions {
         }
     }
 
-    /// The index of the upstream with this name; for an address, of a new one with a single server.
+    /// The index of the upstream with this name; for an address, of a new one with a single server, or with those of a service.
     pub(super) fn upstream_of(&self, text: &str) -> Result<usize, String> {
         let mut shared = self.shared.borrow_mut();
         if let Some(index) = shared.known.iter().position(|name| name == text) {
@@ -460,12 +473,14 @@ impl ServeOptions {
                 ),
             });
         }
-        let (address, is_tls) = super::parse::server(text)?;
-        let upstream = Upstream {
-            name: text.to_owned(),
-            servers: vec![self.server_at(address, is_tls)],
-            ..self.upstream.clone()
-        };
+        let mut upstream = Upstream { name: text.to_owned(), ..self.upstream.clone() };
+        match flatout_proxy::service(text) {
+            Some(place) => upstream.sources = vec![ServerSource { place: place?, tls: self.tls.clone() }],
+            None => {
+                let (address, is_tls) = super::parse::server(text)?;
+                upstream.servers = vec![self.server_at(address, is_tls)];
+            }
+        }
         upstream.check()?;
         shared.known.push(text.to_owned());
         shared.upstreams.push(upstream);

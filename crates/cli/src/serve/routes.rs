@@ -5,7 +5,7 @@ use std::ops::Range;
 use flatout_cache::Rules;
 use flatout_config::{Mistake, Node};
 use flatout_files as files;
-use flatout_proxy::Forward;
+use flatout_proxy::{Forward, Mirror};
 use flatout_site::plan::{
     Action, Condition, PassthroughShare, PathMatch, Plan, Route, RouteEntry, Site, Template, TlsPassthrough,
 };
@@ -294,7 +294,14 @@ impl Sites {
                     true => options.first_upstream().map_err(at)?,
                     false => options.upstream_of(given.text()).map_err(at)?,
                 };
-                Action::Proxy(Forward { upstream, ..options.forward.clone() })
+                let mut forward = Forward { upstream, ..options.forward.clone() };
+                if let Some(mirror) = &options.mirror {
+                    let copied = options.upstream_of(&mirror.upstream);
+                    let upstream = copied.map_err(|message| at(format!("mirror: {message}")))?;
+                    let (numerator, denominator) = (mirror.numerator, mirror.denominator);
+                    forward.mirrors.push(Mirror { upstream, numerator, denominator });
+                }
+                Action::Proxy(forward)
             }
             "push" => Action::Push(Box::new(options.push.clone())),
             "redirect" => {

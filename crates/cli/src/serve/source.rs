@@ -59,7 +59,11 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
     let folder = folder.or_else(|| (is_alone || php.is_some()).then(|| DIR_DEFAULT.to_owned()));
     let mut text = String::new();
     for upstream in &upstreams {
-        parse::server(upstream).map_err(|message| Failure::Usage(format!("--{TO}: {message}")))?;
+        let checked = match flatout_proxy::service(upstream) {
+            Some(place) => place.map(drop),
+            None => parse::server(upstream).map(drop),
+        };
+        checked.map_err(|message| Failure::Usage(format!("--{TO}: {message}")))?;
     }
     if !upstreams.is_empty() {
         let servers: String = upstreams.iter().map(|url| format!("  server {}\n", quoted(url))).collect();

@@ -31,6 +31,39 @@ fn flags(arguments: &[&str]) -> Result<Built, String> {
 }
 
 #[test]
+fn copies_of_requests_have_an_upstream_and_a_share() {
+    let text = "upstream app { server \"127.0.0.1:1\" }\nupstream staging { server \"127.0.0.1:2\" }\nmirror staging share=\"2.5%\"\n\
+                proxy app\nroute \"/none\" { mirror off; proxy app }\nroute \"/all\" { mirror \"http://127.0.0.1:3\"; proxy app }\n";
+    let built = read(text).unwrap();
+    let mut found: Vec<_> = built.plan.sites.sites[0]
+        .routes
+        .iter()
+        .map(|route| {
+            let Action::Proxy(forward) = &route.action else { panic!() };
+            let name = |upstream: usize| built.plan.sites.upstreams[upstream].name.clone();
+            forward
+                .mirrors
+                .iter()
+                .map(|it| (name(it.upstream), it.numerator, it.denominator))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    found.sort();
+    let all = ("http://127.0.0.1:3".to_owned(), 100_000, 100_000);
+    assert_eq!(found, [vec![], vec![all], vec![("staging".to_owned(), 2500, 100_000)]]);
+    for (line, why) in [
+        ("mirror nobody", "mirror: there is no upstream `nobody`"),
+        ("mirror app share=\"0%\"", "share="),
+        ("mirror app share=\"101%\"", "need a share from 0.001% to 100%"),
+        ("mirror app share=\"1\"", "need a share such as 3%"),
+    ] {
+        let message =
+            read(&format!("upstream app {{ server \"127.0.0.1:1\" }}\n{line}\nproxy app\n")).err().unwrap();
+        assert!(message.contains(why), "{message}");
+    }
+}
+
+#[test]
 fn the_example_has_everything() {
     let built = read(EXAMPLE).unwrap();
     for block in super::blocks::BLOCKS {

@@ -71,6 +71,14 @@ fn served(started: &Welcome<'_>) -> String {
     }
     let upstreams = plan.sites.upstreams.iter();
     let upstreams = upstreams.map(|upstream| match &upstream.servers[..] {
+        [] if !upstream.sources.is_empty() => {
+            let places = listed(upstream.sources.iter().map(|source| source.place.to_string()));
+            if places == upstream.name || upstream.name == TO {
+                places
+            } else {
+                format!("{} ({places})", upstream.name)
+            }
+        }
         // That of --to has no name of its own.
         [server] if upstream.name == TO => server.address.to_string(),
         [server] => format!("{} ({})", upstream.name, server.address),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::file::WEIGHT_MAX;
 use crate::changes::SERVERS_MAX;
 use crate::control::names::{Names, Resolver};
-use crate::plan::{Server, ServerSource, SourcePlace, Upstream};
+use crate::plan::{Server, ServerSource, SourcePlace, Tls, Upstream};
 
 /// How long all name servers together have for one lookup.
 const LOOKUP_TIME_MAX: Duration = Duration::from_secs(10);
@@ -88,7 +88,7 @@ fn servers(
         servers.push(Server {
             weight: u32::from(record.weight).max(1),
             backup: record.priority != first,
-            tls: tls(source),
+            tls: source.tls_of_service(),
             ..server
         });
     }
@@ -96,15 +96,17 @@ fn servers(
     alone.check().map(|()| servers)
 }
 
-/// TLS to the servers of a service. DNS names them, and may be forged: certificates must have the name of the service's domain, unless
-/// the upstream names another one.
-fn tls(source: &ServerSource) -> Option<crate::plan::Tls> {
-    let SourcePlace::Service { name, is_tls: true } = &source.place else { return None };
-    let labels: Vec<&str> = name.trim_end_matches('.').split('.').collect();
-    let domain: Vec<&str> = labels.into_iter().skip_while(|label| label.starts_with('_')).collect();
-    let mut tls = source.tls.clone();
-    tls.name = tls.name.or_else(|| (!domain.is_empty()).then(|| domain.join(".")));
-    Some(tls)
+impl ServerSource {
+    /// TLS to the servers of a service. DNS names them, and may be forged: certificates must have the name of the service's domain,
+    /// unless the upstream names another one.
+    pub fn tls_of_service(&self) -> Option<Tls> {
+        let SourcePlace::Service { name, is_tls: true } = &self.place else { return None };
+        let labels: Vec<&str> = name.trim_end_matches('.').split('.').collect();
+        let domain: Vec<&str> = labels.into_iter().skip_while(|label| label.starts_with('_')).collect();
+        let mut tls = self.tls.clone();
+        tls.name = tls.name.or_else(|| (!domain.is_empty()).then(|| domain.join(".")));
+        Some(tls)
+    }
 }
 
 /// Looks a service up. Returns its servers, and when to look it up again.
@@ -172,7 +174,6 @@ pub(super) fn look_up_all(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Tls;
 
     fn source(text: &str) -> ServerSource {
         let tls = Tls { name: None, authorities: None, verify: true, certificate: None };

@@ -3,8 +3,9 @@
 use flatout_proxy::{BufferRequests, Forward, Host, may_be_trailer};
 use flatout_site::plan::{CookieFlag, CookieRule, LocationRule, SameSite, SendfileFolder};
 
+use crate::serve::options::MirrorSetting;
 use crate::serve::parse;
-use crate::serve::setting::{ROUTES, SERVERS, ServeSetting};
+use crate::serve::setting::{Key, ROUTES, SERVERS, ServeSetting};
 use crate::value;
 
 /// The name of a trailer field that may be passed on.
@@ -25,6 +26,19 @@ fn attribute(text: Option<&str>) -> Result<String, String> {
     match text.contains([';', ',']) {
         true => Err(format!("got `{text}`, need a value without `;` and `,`")),
         false => Ok(text.to_owned()),
+    }
+}
+
+/// Parts of which shares of copied requests are so many: a thousandth of a percent.
+const SHARE_PARTS: u32 = 100_000;
+
+/// A share in these parts.
+fn copied_share(text: &str) -> Result<u32, String> {
+    let share = value::percent(text)?;
+    let parts = (share * f64::from(SHARE_PARTS)).round();
+    match (1.0..=f64::from(SHARE_PARTS)).contains(&parts) {
+        true => Ok(parts as u32),
+        false => Err(format!("got `{text}`, need a share from 0.001% to 100%")),
     }
 }
 
@@ -216,6 +230,29 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
             Ok(())
         },
         is_list: true,
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "mirror",
+        value: "UPSTREAM",
+        keys: &[Key {
+            name: "share",
+            value: "PERCENT",
+            default: "100%",
+            help: "the share of requests that is copied",
+        }],
+        default: "off",
+        help: "send a copy of each request to this upstream too, or off; nobody waits for the response, which is dropped; requests with a \
+               body that is larger than 64 KiB or of unknown length, and those that change the protocol, are not copied",
+        set: |options, given| {
+            let share = given.read("share", copied_share)?;
+            options.mirror = (given.text() != "off").then(|| MirrorSetting {
+                upstream: given.text().to_owned(),
+                numerator: share.unwrap_or(SHARE_PARTS),
+                denominator: SHARE_PARTS,
+            });
+            Ok(())
+        },
         ..ROUTES
     },
     ServeSetting {
