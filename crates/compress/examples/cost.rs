@@ -5,6 +5,7 @@
 //! cargo run --release -p flatout-compress --example cost -- gzip=2 20000
 //! ```
 
+use std::io::Write;
 use std::time::Instant;
 
 use flatout_compress::{Compress, Level, Rules};
@@ -37,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             sent = response.body_bytes().map_or(0, <[u8]>::len);
         }
         let us = began.elapsed().as_secs_f64() * 1e6 / f64::from(count);
-        println!("{kib:>2} KiB: {us:7.2} us, {sent:>6} bytes");
+        writeln!(std::io::stdout(), "{kib:>2} KiB: {us:7.2} us, {sent:>6} bytes")?;
     }
     Ok(())
 }
