@@ -151,6 +151,12 @@ impl Notes {
         u64::from(site)
     }
 
+    /// The site of a note.
+    #[inline]
+    pub(crate) fn site_of(note: u64) -> u16 {
+        (note & ((1 << SITE_BITS) - 1)) as u16
+    }
+
     /// The same note with the site and the logs of a request.
     #[inline]
     pub fn routed(note: u64, site: u16, logs: RequestLogs) -> u64 {
@@ -209,7 +215,7 @@ impl Notes {
     /// Calls `act` with the site and the upstream of a note.
     #[inline]
     pub(crate) fn with<T>(&self, note: u64, act: impl FnOnce(u16, Option<&Upstream>) -> T) -> T {
-        let (site, count) = ((note & ((1 << SITE_BITS) - 1)) as u16, note >> KEY_AT);
+        let (site, count) = (Notes::site_of(note), note >> KEY_AT);
         if count == 0 {
             return act(site, None);
         }

@@ -72,12 +72,14 @@ impl Observer {
     /// A request has ended. Returns the mark of the service that is observed.
     #[inline]
     pub fn ended(&self, ended: &Ended) -> u64 {
-        self.notes.with(ended.note, |site, upstream| {
-            if let Some(recorder) = &self.recorder {
-                recorder.record(ended, site);
-            }
-            self.lines.as_ref().map_or(ended.mark, |lines| lines.ended(ended, site, upstream))
-        })
+        if let Some(recorder) = &self.recorder {
+            recorder.record(ended, Notes::site_of(ended.note));
+        }
+        // Only logs want to know the upstream.
+        match &self.lines {
+            Some(lines) => self.notes.with(ended.note, |site, upstream| lines.ended(ended, site, upstream)),
+            None => ended.mark,
+        }
     }
 }
 
