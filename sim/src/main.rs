@@ -1,4 +1,4 @@
-//! `sim [--seconds N] [--seed N] [--runs N] [--trace]`: see `./x sim`. A failing run is reduced to what its failure needs, and the flags
+//! `sim [--seconds N] [--seed N] [--runs N] [--trace] [--pairs]`: see `./x sim`. A failing run is reduced to what its failure needs, and the flags
 //! that repeat the smaller run are printed.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command")]
 
@@ -15,6 +15,8 @@ struct Options {
     prints_trace: bool,
     /// All events are printed.
     prints_events: bool,
+    /// The pairs of properties that were reached are printed.
+    prints_pairs: bool,
     /// A failing run is printed as it is.
     is_not_reduced: bool,
     /// Of the runs, from a reduced one.
@@ -25,7 +27,9 @@ fn main() -> ExitCode {
     let options = match options() {
         Ok(options) => options,
         Err(error) => {
-            eprintln!("sim: {error}; usage: sim [--seconds N] [--seed N [--runs N]] [--trace] [--events]");
+            eprintln!(
+                "sim: {error}; usage: sim [--seconds N] [--seed N [--runs N]] [--trace] [--events] [--pairs]"
+            );
             return ExitCode::from(2);
         }
     };
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
     sim::keep_panics();
     let (began, limit) = (Instant::now(), Duration::from_secs(options.seconds));
     let (mut runs, mut requests, mut whole, mut events, mut hash) = (0u64, 0, 0, 0, 0u64);
+    let mut pairs = sim::Pairs::default();
     while runs < runs_max && began.elapsed() < limit {
         let seed = first.wrapping_add(runs);
         let report = sim::run_reduced(seed, &options.reduction);
@@ -45,6 +50,7 @@ fn main() -> ExitCode {
         whole += report.whole;
         events += report.events;
         hash = hash.rotate_left(1) ^ report.hash;
+        pairs.add(&report.pairs);
         if report.failure.is_some() {
             let seconds = began.elapsed().as_secs_f64();
             println!("failed after {seconds:.1} s, {runs} runs, {requests} requests");
@@ -67,6 +73,9 @@ fn main() -> ExitCode {
          {:.0} requests/s, no failure, hash {hash:016x}",
         requests as f64 / seconds
     );
+    if options.prints_pairs {
+        println!("{pairs}");
+    }
     ExitCode::SUCCESS
 }
 
@@ -97,6 +106,7 @@ fn options() -> Result<Options, lexopt::Error> {
         runs: None,
         prints_trace: false,
         prints_events: false,
+        prints_pairs: false,
         is_not_reduced: false,
         reduction: Reduction::default(),
     };
@@ -107,6 +117,7 @@ fn options() -> Result<Options, lexopt::Error> {
             Long("seed") => options.seed = Some(parser.value()?.parse()?),
             Long("runs") => options.runs = Some(parser.value()?.parse()?),
             Long("events") => options.prints_events = true,
+            Long("pairs") => options.prints_pairs = true,
             Long("trace") => options.prints_trace = true,
             Long("clients") => {
                 let list = parser.value()?.string()?;

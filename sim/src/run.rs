@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use crate::pairs::Pairs;
 use crate::panicked;
 use crate::reduce::Reduction;
 use crate::scene::Scene;
@@ -29,6 +30,8 @@ pub struct Report {
     pub steps: u64,
     /// Clients that were drawn.
     pub clients: usize,
+    /// The pairs of properties that were in it.
+    pub pairs: Pairs,
     /// It was not waited for: its thread is lost.
     pub hangs: bool,
     /// Its last events, as a ladder.
@@ -102,6 +105,7 @@ fn run_here(seed: u64, reduction: &Reduction, steps: &AtomicU64) -> Report {
         events: trace.count(),
         steps: steps.load(Ordering::Relaxed),
         clients: scene.clients,
+        pairs: Pairs::of(&scene),
         hangs: false,
         trace,
         failure: result.err().map(|message| Failure { message, scene: format!("{scene:#?}") }),
@@ -118,6 +122,7 @@ impl Report {
             events: 0,
             steps: 0,
             clients: 0,
+            pairs: Pairs::default(),
             hangs: true,
             trace: Trace::default(),
             failure: Some(failure),

@@ -6,10 +6,10 @@ use std::time::Duration;
 use flatout_engine::{self as engine, Limits, Listen};
 use flatout_gateway::{BufferRequests, Forward, Rules as CacheRules};
 use flatout_proxy as proxy;
-use flatout_server::{Checked, Plan};
+use flatout_server::{Checked, Invalid, Plan};
 use flatout_site::plan::{
-    self as site, Access, Action, Cached, Concurrency, FieldChange, FieldRule, ForwardAuth, Host, Limited,
-    PathMatch, Peers, Rate, RateUse, Route, Rules, Site, Template, Verdict, When,
+    self as site, Access, Action, AddressFrom, Cached, Concurrency, FieldChange, FieldRule, ForwardAuth,
+    Host, Limited, PathMatch, Peers, Rate, RateUse, Route, Rules, Site, Template, Trust, Verdict, When,
 };
 use flatout_tls::ServerPlan;
 
@@ -66,6 +66,15 @@ pub(crate) struct Configuration {
     /// The upstream is sent the id of the request.
     pub(crate) sends_request_id: bool,
     pub(crate) cache: Option<CacheSettings>,
+    pub(crate) limit_rate: Option<RateLimit>,
+}
+
+/// How fast each response is sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RateLimit {
+    pub(crate) bytes_per_s: u64,
+    /// Bytes that are sent without the limit.
+    pub(crate) after_bytes: u64,
 }
 
 /// How responses are stored.
@@ -86,6 +95,10 @@ pub(crate) struct Scene {
     pub(crate) clients: usize,
     /// The server also listens with TLS.
     pub(crate) has_tls: bool,
+    /// It also listens for a proxy that announces clients by the PROXY protocol.
+    pub(crate) has_proxy_header: bool,
+    /// It has an access log and metrics.
+    pub(crate) is_observed: bool,
     /// How often another is served, one after the other, and from the first again.
     pub(crate) reloads: u32,
     /// Clients break rules: they reset, close one side, or stop.
@@ -132,12 +145,17 @@ impl Scene {
         if is_calm {
             configurations[0].request_time_max = None;
             configurations[0].cache = Some(CacheSettings { fresh_s: Some(10), stale_s: 10 });
+            if random.bool() {
+                configurations[0].keep_to_heads();
+            }
         }
         Scene {
             workers: random.usize(1..=3),
             configurations,
             clients: random.usize(1..=8),
             has_tls: random.u8(..3) == 0,
+            has_proxy_header: random.u8(..3) == 0,
+            is_observed: random.bool(),
             reloads: if count > 1 { random.u32(1..=8) } else { 0 },
             clients_fail: random.bool() && !is_calm,
             upstreams_fail: random.bool() && !is_calm,
@@ -165,6 +183,11 @@ impl Scene {
             .any(|configuration| configuration.is_fastcgi || configuration.streams_max.is_some())
     }
 
+    /// Whether clients ask for tunnels: only to upstreams of HTTP/1.
+    pub(crate) fn may_tunnel(&self) -> bool {
+        !self.has_separate_ends()
+    }
+
     /// Whether a body of this length may be over the limit.
     pub(crate) fn is_too_large(&self, length: usize) -> bool {
         self.configurations.iter().any(|configuration| length as u64 > configuration.body_max)
@@ -172,6 +195,12 @@ impl Scene {
 }
 
 impl Configuration {
+    /// Nothing but the head of a request decides about its response: the cache recognizes heads that are the same.
+    fn keep_to_heads(&mut self) {
+        (self.has_authorization, self.adds_field, self.sends_request_id) = (false, false, false);
+        (self.rate, self.concurrency) = (None, None);
+    }
+
     /// With the same upstreams as another configuration.
     fn with_upstreams_of(self, other: &Configuration) -> Configuration {
         Configuration {
@@ -229,6 +258,10 @@ impl Configuration {
             cache: random.bool().then(|| CacheSettings {
                 fresh_s: random.bool().then(|| random.u32(1..=20)),
                 stale_s: random.u32(..20),
+            }),
+            limit_rate: (random.u8(..6) == 0).then(|| RateLimit {
+                bytes_per_s: random.u64(20_000..500_000),
+                after_bytes: if random.bool() { 0 } else { random.u64(..100_000) },
             }),
         }
     }
@@ -298,6 +331,8 @@ impl Configuration {
             concurrency: concurrency.iter().map(|_| 0).collect(),
             request_fields: added.into_iter().chain(id).collect(),
             cache: self.cache.map(CacheSettings::rules),
+            limit_rate_bytes_per_s: self.limit_rate.map_or(0, |limit| limit.bytes_per_s),
+            limit_rate_after_bytes: self.limit_rate.map_or(0, |limit| limit.after_bytes),
             ..Rules::default()
         };
         let forward = Forward {
@@ -318,6 +353,7 @@ impl Configuration {
             let plan = Box::new(subscriber::plan(channels));
             Route::new(PathMatch::prefix(CHANNELS_PATH), Action::Push(plan))
         });
+        let proxies = scene.has_proxy_header.then_some(Peers::Unix);
         let sites = site::Plan {
             upstreams: vec![
                 upstream(&APPLICATION[..self.servers], self.is_fastcgi),
@@ -334,6 +370,7 @@ impl Configuration {
                 name: "*".to_owned(),
                 hosts: vec![Host::Any],
                 routes: [all, denied].into_iter().chain(channels).collect(),
+                trust: Trust { proxies: proxies.into_iter().collect(), from: AddressFrom::ProxyProtocol },
                 ..Site::default()
             }],
             ..site::Plan::default()
@@ -346,8 +383,13 @@ impl Configuration {
         let plain = Listen { is_plain: scene.has_tls, ..engine::Address::Unix(listen_path(folder)).into() };
         let with_tls: Option<Listen> =
             scene.has_tls.then(|| engine::Address::Unix(secure_path(folder)).into());
+        let proxied: Option<Listen> = scene.has_proxy_header.then(|| Listen {
+            is_plain: scene.has_tls,
+            has_proxy_header: true,
+            ..engine::Address::Unix(proxied_path(folder)).into()
+        });
         let server = engine::Plan {
-            listen: std::iter::once(plain).chain(with_tls).collect(),
+            listen: std::iter::once(plain).chain(with_tls).chain(proxied).collect(),
             workers: Some(scene.workers),
             limits,
             pin: false,
@@ -356,6 +398,8 @@ impl Configuration {
         let secure = if scene.has_tls { secure::plan(folder) } else { ServerPlan::default() };
         match (Plan { server, sites, secure, ..Plan::default() }).check() {
             Ok(checked) => checked,
+            Err(Invalid::Sites(fault)) => panic!("a plan that is refused: {fault}: {self:?}"),
+            Err(Invalid::Value(value)) => panic!("a plan that is refused: {value}: {self:?}"),
             Err(_) => panic!("a plan that is refused: {self:?}"),
         }
     }
@@ -380,6 +424,11 @@ pub(crate) fn listen_path(folder: &Path) -> PathBuf {
 /// Where it listens with TLS.
 pub(crate) fn secure_path(folder: &Path) -> PathBuf {
     folder.join("secure.sock")
+}
+
+/// Where it listens for a proxy that announces clients.
+pub(crate) fn proxied_path(folder: &Path) -> PathBuf {
+    folder.join("proxied.sock")
 }
 
 /// Where an upstream listens.

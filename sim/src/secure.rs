@@ -82,6 +82,7 @@ pub(crate) struct Tls {
     random: fastrand::Rng,
     /// Encrypted, and not sent yet.
     output: Vec<u8>,
+    has_closed: bool,
     /// Decrypted by who had something to send.
     pub(crate) decrypted: Vec<u8>,
 }
@@ -99,7 +100,7 @@ impl Tls {
     pub(crate) fn new(config: Arc<ClientConfig>, random: fastrand::Rng) -> Tls {
         let name = ServerName::try_from(NAME).expect("a name");
         let session = ClientConnection::new(config, name).expect("a session");
-        Tls { session, random, output: Vec::new(), decrypted: Vec::new() }
+        Tls { session, random, output: Vec::new(), has_closed: false, decrypted: Vec::new() }
     }
 
     /// Encrypts some of these bytes. Returns how many; 0: what was encrypted before has to be sent first.
@@ -115,6 +116,12 @@ impl Tls {
 
     pub(crate) fn is_handshaking(&self) -> bool {
         self.session.is_handshaking()
+    }
+
+    /// Whether something encrypted is still to be sent.
+    pub(crate) fn has_output(&mut self) -> bool {
+        self.take_output();
+        !self.output.is_empty()
     }
 
     /// The next piece to be sent, or all.
@@ -164,7 +171,9 @@ impl Tls {
 
     /// Says that nothing follows.
     pub(crate) fn close(&mut self) {
-        self.session.send_close_notify();
+        if !std::mem::replace(&mut self.has_closed, true) {
+            self.session.send_close_notify();
+        }
         self.take_output();
     }
 

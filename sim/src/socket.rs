@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind, Read, Write};
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -178,6 +178,9 @@ pub(crate) struct Socket {
     is_full_since: u64,
     /// Pieces that were drawn.
     pieces: u32,
+    /// What is sent before everything else.
+    header: Vec<u8>,
+    announced: Option<IpAddr>,
 }
 
 impl Socket {
@@ -185,7 +188,29 @@ impl Socket {
     /// The system refuses what a simulation needs.
     pub(crate) fn new(stream: UnixStream) -> Socket {
         stream.set_nonblocking(true).expect("a socket that does not block");
-        Socket { watched: Watched::new(&stream), stream, tls: None, is_full_since: 0, pieces: 0 }
+        let watched = Watched::new(&stream);
+        let header = Vec::new();
+        Socket { watched, stream, tls: None, is_full_since: 0, pieces: 0, header, announced: None }
+    }
+
+    /// With a header of the PROXY protocol, which announces a client of this address.
+    pub(crate) fn announcing(self, header: Vec<u8>, announced: Option<IpAddr>) -> Socket {
+        Socket { header, announced, ..self }
+    }
+
+    /// Whether the header is not sent yet: a proxy does not wait with it.
+    pub(crate) fn is_announcing(&self) -> bool {
+        !self.header.is_empty()
+    }
+
+    /// Whether something that was taken from the caller is still to be sent.
+    pub(crate) fn has_unsent(&mut self) -> bool {
+        self.tls.as_mut().is_some_and(|tls| tls.has_output())
+    }
+
+    /// The address of the client that was announced.
+    pub(crate) fn announced(&self) -> Option<IpAddr> {
+        self.announced
     }
 
     /// With TLS.
@@ -229,7 +254,7 @@ impl Socket {
         received
     }
 
-    /// Sends some of these bytes. With TLS none may be taken although something has happened.
+    /// Sends some of these bytes. None may be taken although something has happened: with TLS, and behind the header of a proxy.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Sent {
         let Some(mut tls) = self.tls.take() else { return self.send_plain(bytes) };
         let taken = tls.encrypt(bytes);
@@ -300,7 +325,14 @@ impl Socket {
         if self.is_full_since == TURNS.get() {
             return Sent::Full;
         }
-        match self.stream.write(bytes) {
+        let is_header = !self.header.is_empty();
+        // In as many parts as the caller's pieces are: some have one byte.
+        let piece = if is_header { &self.header[..bytes.len().clamp(1, self.header.len())] } else { bytes };
+        match self.stream.write(piece) {
+            Ok(count) if is_header => {
+                self.header.drain(..count);
+                Sent::Bytes(0)
+            }
             Ok(count) => Sent::Bytes(count),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 self.is_full_since = TURNS.get();
@@ -326,7 +358,23 @@ impl Socket {
         self.pieces > PIECES_MAX
     }
 
-    /// Sends nothing more.
+    /// Sends nothing more, when all is sent. Returns whether it is.
+    pub(crate) fn end_write(&mut self) -> bool {
+        if let Some(mut tls) = self.tls.take() {
+            tls.close();
+            while let Sent::Bytes(_) = self.flush(&mut tls) {}
+            let has_output = tls.has_output();
+            self.tls = Some(tls);
+            if has_output {
+                return false;
+            }
+        }
+        // The other side may be gone.
+        let _ = self.stream.shutdown(Shutdown::Write);
+        true
+    }
+
+    /// Sends nothing more, also if the end of what was encrypted is lost.
     pub(crate) fn close_write(&mut self) {
         if let Some(mut tls) = self.tls.take() {
             tls.close();

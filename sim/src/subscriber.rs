@@ -145,7 +145,7 @@ impl Subscriber {
                 Sent::Broken => return self.end(shared),
             }
         }
-        if self.random.u8(..64) == 0 {
+        if self.random.u8(..64) == 0 && !connection.socket.is_announcing() {
             return Ok(self.interrupt(shared));
         }
         self.receive(shared)

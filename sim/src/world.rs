@@ -16,6 +16,7 @@ use crate::client::Client;
 use crate::model::cache::{Moment, RESOURCES, TAGS, tag_name};
 use crate::model::push::{CHANNELS, channel_name};
 use crate::model::{Model, resource_target};
+use crate::observer::Observer;
 use crate::reduce::Reduction;
 use crate::scene::{APPLICATION, Scene, TIME_MAX, upstream_path};
 use crate::secure;
@@ -153,6 +154,7 @@ impl Awake {
 pub(crate) struct World {
     folder: tempfile::TempDir,
     random: fastrand::Rng,
+    observer: Option<Observer>,
     live: Live,
     hub: Hub,
     handle: flatout_engine::Handle,
@@ -189,7 +191,11 @@ impl World {
         let hub = Hub::new(Limits::default());
         let opened = simulation::open(&checked, &hub, None).unwrap_or_else(|failure| panic!("{failure}"));
         let live = Live::new(opened);
-        let make = |worker| live.service(&worker, Watch::default());
+        let observer = scene.is_observed.then(|| Observer::new(folder.path()));
+        let make = |worker| match &observer {
+            Some(observer) => observer.service(&live, &worker),
+            None => live.service(&worker, Watch::default()),
+        };
         let (handle, workers) = bound.start_stepped(make).expect("workers");
         let count = scene.channels.filter(|_| !reduction.has_no_subscribers).map_or(0, |it| it.subscribers);
         let subscribers: Vec<_> = (0..count).map(|number| Subscriber::new(number, random.fork())).collect();
@@ -199,6 +205,7 @@ impl World {
         World {
             folder,
             random,
+            observer,
             live,
             hub,
             handle,
@@ -391,6 +398,9 @@ impl World {
         if !(least..=most).contains(&figures.requests) {
             let counted = figures.requests;
             return Err(format!("the server counts {counted} requests; there were {least} to {most}"));
+        }
+        if let Some(observer) = &self.observer {
+            observer.check(&shared.model)?;
         }
         let Some(_) = shared.scene.channels else { return Ok(()) };
         let left: u32 =

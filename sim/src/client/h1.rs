@@ -1,12 +1,13 @@
 //! A connection of HTTP/1: some requests, one after the other or pipelined.
 
-use super::request::draw_request;
-use super::{DISCARDED_BYTES_MAX, PAUSE_MS_MAX, REQUESTS_MAX};
+use super::request::{draw_repeated, draw_request, draw_tunnel};
+use super::{DISCARDED_BYTES_MAX, PAUSE_MS_MAX, POLL_PAUSE_MS_MAX, REPEATED_MAX, REQUESTS_MAX};
 use crate::message::{Decoder, Framing, Head, Start, body, chunked};
 use crate::model::{Excuse, Got, Planned};
 use crate::scene::TIME_MAX;
 use crate::socket::{Did, Received, Sent, Socket};
 use crate::trace::{Actor, Event};
+use crate::tunnel::Tunnel;
 use crate::world::Shared;
 
 pub(super) struct Connection {
@@ -17,6 +18,13 @@ pub(super) struct Connection {
     sent: usize,
     /// All are sent before the first response is there.
     is_pipelined: bool,
+    /// All heads are the same, and it pauses between them.
+    is_polling: bool,
+    /// It has paused before the next request.
+    has_waited: bool,
+    /// What the connection becomes if its last request is responded to with 101, and whether it was.
+    tunnel: Option<Tunnel>,
+    has_switched: bool,
     /// Where a rule is broken, and how.
     fault: Option<(usize, Fault)>,
     /// A rule was broken.
@@ -62,6 +70,9 @@ impl Connection {
         actor: Actor,
         wakes_at_ns: &mut u64,
     ) -> Result<Did, String> {
+        if let Some(tunnel) = self.tunnel.as_mut().filter(|_| self.has_switched) {
+            return tunnel.step(&mut self.socket, &mut self.input, random, shared, actor, wakes_at_ns);
+        }
         // In drawn order, so that neither always comes first.
         let order = if random.bool() { [true, false] } else { [false, true] };
         for sends in order {
@@ -111,10 +122,22 @@ impl Connection {
         shared: &mut Shared<'_>,
     ) -> Connection {
         let mut output = Vec::new();
-        let count = random.usize(1..=REQUESTS_MAX).min(requests_max);
-        let mut requests = Vec::with_capacity(count);
-        for _ in 0..count {
-            let planned = draw_request(random, shared);
+        let is_polling = shared.scene.shares_resources && random.u8(..4) == 0;
+        let mut all: Vec<Planned> = if is_polling {
+            draw_repeated(random.usize(3..=REPEATED_MAX).min(requests_max), random, shared)
+        } else {
+            let count = random.usize(1..=REQUESTS_MAX).min(requests_max);
+            (0..count).map(|_| draw_request(random, shared)).collect()
+        };
+        let has_tunnel = !is_polling && shared.scene.may_tunnel() && random.u8(..5) == 0;
+        if let Some(last) = all.last_mut().filter(|_| has_tunnel) {
+            *last = draw_tunnel(random, shared);
+        }
+        let may_fail = shared.scene.clients_fail;
+        let tunnel = all.last().and_then(|last| Tunnel::of_client(last, random, may_fail));
+        let mut requests = Vec::with_capacity(all.len());
+        for mut planned in all {
+            planned.address = socket.announced();
             let begin = output.len();
             let head_end = write_request(&planned, random, &mut output);
             requests.push(Request { planned, begin, head_end, end: output.len() });
@@ -122,7 +145,7 @@ impl Connection {
         for request in &requests {
             shared.model.plan(request.planned.clone());
         }
-        let fault = (shared.scene.clients_fail && random.u8(..3) == 0).then(|| {
+        let fault = (may_fail && !has_tunnel && random.u8(..3) == 0).then(|| {
             let fault = *random
                 .choice(&[Fault::Close, Fault::CloseWrite, Fault::Silence, Fault::Absence])
                 .expect("some");
@@ -133,7 +156,11 @@ impl Connection {
             requests,
             output,
             sent: 0,
-            is_pipelined: random.u8(..3) == 0,
+            is_pipelined: !is_polling && !has_tunnel && random.u8(..3) == 0,
+            is_polling,
+            has_waited: false,
+            tunnel,
+            has_switched: false,
             fault,
             has_failed: false,
             is_broken: false,
@@ -204,8 +231,12 @@ impl Connection {
         if self.sent >= end {
             return Did::Nothing;
         }
-        if random.u8(..16) == 0 {
-            let pause_ms = random.u64(1..=PAUSE_MS_MAX);
+        let is_between =
+            self.is_polling && self.requests.get(self.next).is_some_and(|next| next.begin == self.sent);
+        let waits = is_between && !self.has_waited && random.bool();
+        self.has_waited |= is_between;
+        if (waits || random.u8(..16) == 0) && !self.socket.is_announcing() {
+            let pause_ms = random.u64(1..=if waits { POLL_PAUSE_MS_MAX } else { PAUSE_MS_MAX });
             shared.event(actor, Event::Pause(pause_ms));
             *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
             return Did::Something;
@@ -224,6 +255,7 @@ impl Connection {
                 // Of those behind another request it is not known when the server reads them.
                 if let Some(request) = self.requests.get(self.next)
                     && self.socket.is_plain()
+                    && !self.is_polling
                     && (self.next == 0 || !shared.scene.has_separate_ends())
                     && (self.sent - bytes..self.sent).contains(&(request.head_end - 1))
                 {
@@ -255,6 +287,9 @@ impl Connection {
             Received::Reset => shared.event(actor, Event::Reset),
         }
         self.take_responses(shared, actor)?;
+        if self.has_switched {
+            return Ok(Did::Something);
+        }
         let ended = matches!(received, Received::End | Received::Reset);
         if !ended {
             if self.next < self.requests.len() {
@@ -281,10 +316,16 @@ impl Connection {
                 let Some((head, length)) = Head::response(&self.input)? else { return Ok(()) };
                 self.input.drain(..length);
                 let Start::Response { status } = head.start else { return Err("no response".to_owned()) };
+                let request = self.requests.get(self.next).ok_or("a response without a request")?;
+                if status == 101 && request.planned.tunnel.is_some() {
+                    shared.event(actor, Event::Response(request.planned.id, status));
+                    shared.model.ended += 1;
+                    self.has_switched = true;
+                    return Ok(());
+                }
                 if (100..200).contains(&status) {
                     continue;
                 }
-                let request = self.requests.get(self.next).ok_or("a response without a request")?;
                 let framing = match request.planned.method == "HEAD" || matches!(status, 204 | 304) {
                     true => Framing::None,
                     false => head.framing(Framing::Close)?,
@@ -324,6 +365,7 @@ impl Connection {
         let now = shared.moment();
         shared.model.response(request.planned.id, &got, excuse, now, shared.scene)?;
         self.next += 1;
+        self.has_waited = false;
         let closes = head.field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
         if closes {
             // What was sent behind it is not served. A head that was not read to its end gets a body, whatever its method.
@@ -382,8 +424,11 @@ fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec
     let head = format!("{} {} HTTP/1.1\r\nHost: a.test\r\n", planned.method, planned.target());
     output.extend_from_slice(head.as_bytes());
     if planned.resource.is_some() {
-        let named = format!("X-Request: {}\r\n{}", planned.id, planned.asks.lines());
+        let named = format!("X-Request: {}\r\n{}", planned.named, planned.asks.lines());
         output.extend_from_slice(named.as_bytes());
+    }
+    if planned.tunnel.is_some() {
+        output.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: websocket\r\n");
     }
     if let Some(own) = planned.own_id() {
         output.extend_from_slice(format!("X-Request-Id: {own}\r\n").as_bytes());

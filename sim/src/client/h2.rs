@@ -11,8 +11,8 @@ use bytes::Bytes;
 use h2::client::{self, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 
-use super::request::draw_request;
-use super::{PAUSE_MS_MAX, REQUESTS_MAX};
+use super::request::{draw_request, draw_unwanted};
+use super::{PAUSE_MS_MAX, REQUESTS_MAX, UNWANTED_MAX};
 use crate::carrier::{Carrier, Wire};
 use crate::message::body;
 use crate::model::{Excuse, Got, Planned};
@@ -101,8 +101,13 @@ impl Connection {
         random: &mut fastrand::Rng,
         shared: &mut Shared<'_>,
     ) -> Connection {
-        let count = random.usize(1..=REQUESTS_MAX).min(requests_max);
-        let planned: Vec<Planned> = (0..count).map(|_| draw_request(random, shared)).collect();
+        // More of them than fit into the window of the connection.
+        let is_unwanted = random.u8(..6) == 0;
+        let most = if is_unwanted { UNWANTED_MAX } else { REQUESTS_MAX };
+        let count = random.usize(1..=most).min(requests_max);
+        let draw = if is_unwanted { draw_unwanted } else { draw_request };
+        let mut planned: Vec<Planned> = (0..count).map(|_| draw(random, shared)).collect();
+        planned.iter_mut().for_each(|request| request.address = socket.announced());
         for request in &planned {
             shared.model.plan(request.clone());
         }
@@ -193,7 +198,7 @@ impl Connection {
         {
             return self.end(reason, shared);
         }
-        if did && random.u8(..64) == 0 {
+        if did && random.u8(..64) == 0 && !self.wire.borrow().socket.is_announcing() {
             let pause_ms = random.u64(1..=PAUSE_MS_MAX);
             shared.event(actor, Event::Pause(pause_ms));
             *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;

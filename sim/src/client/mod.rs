@@ -4,25 +4,30 @@ mod h1;
 mod h2;
 mod request;
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::reduce::Reduction;
-use crate::scene::{listen_path, secure_path};
+use crate::scene::{listen_path, proxied_path, secure_path};
 use crate::secure::Tls;
 use crate::socket::{Did, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
-/// Requests of a connection, and connections of a client.
+/// Requests of a connection: usually, where their heads are the same, and where they are uploads that nobody wants. Connections of a client.
 const REQUESTS_MAX: usize = 5;
+const REPEATED_MAX: usize = 12;
+const UNWANTED_MAX: usize = 24;
 const CONNECTIONS_MAX: usize = 3;
 
 /// The server skips this much of a body that nobody wants, to keep the connection.
 const DISCARDED_BYTES_MAX: usize = 256 << 10;
 
-/// The longest pause of a client that keeps the rules, and that between two of its connections: responses become stale meanwhile.
+/// The longest pauses of a client that keeps the rules: anywhere, between two requests with the same head, and between two of its
+/// connections. Responses become stale meanwhile.
 const PAUSE_MS_MAX: u64 = 2_000;
+const POLL_PAUSE_MS_MAX: u64 = 8_000;
 const AWAY_MS_MAX: u64 = 20_000;
 
 pub(crate) struct Client {
@@ -55,14 +60,60 @@ pub(crate) fn connect(
     let has_one_scheme = shared.scene.shares_resources;
     let secure = shared.secure.as_ref().filter(|_| has_one_scheme || random.bool());
     let config = secure.map(|secure| secure.config(is_http2));
-    let path = if config.is_some() { secure_path(folder) } else { listen_path(folder) };
+    let is_proxied = config.is_none() && shared.scene.has_proxy_header && random.bool();
+    let path = match config {
+        Some(_) => secure_path(folder),
+        None if is_proxied => proxied_path(folder),
+        None => listen_path(folder),
+    };
     let stream = UnixStream::connect(path).map_err(|error| format!("cannot connect: {error}"))?;
     shared.event(actor, Event::Open);
     let socket = Socket::new(stream);
     Ok(match config {
         Some(config) => socket.secured(Tls::new(config, random.fork())),
+        None if is_proxied => proxied(socket, random),
         None => socket,
     })
+}
+
+/// Announces a client to the server, as a proxy in front of it does.
+fn proxied(socket: Socket, random: &mut fastrand::Rng) -> Socket {
+    let address: Option<IpAddr> = match random.u8(..4) {
+        0 => None,
+        1 => Some(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, random.u16(1..)).into()),
+        _ => Some(Ipv4Addr::new(192, 0, 2, random.u8(1..)).into()),
+    };
+    let head = if random.bool() { text_header(address) } else { binary_header(address) };
+    socket.announcing(head, address)
+}
+
+/// Version 1 of the PROXY protocol.
+fn text_header(address: Option<IpAddr>) -> Vec<u8> {
+    let line = match address {
+        None => "PROXY UNKNOWN\r\n".to_owned(),
+        Some(address @ IpAddr::V4(_)) => format!("PROXY TCP4 {address} 198.51.100.1 4711 80\r\n"),
+        Some(address @ IpAddr::V6(_)) => format!("PROXY TCP6 {address} 2001:db8::1 4711 80\r\n"),
+    };
+    line.into_bytes()
+}
+
+/// Version 2: a signature, version and command, the family, the length, the addresses, the ports.
+fn binary_header(address: Option<IpAddr>) -> Vec<u8> {
+    let mut out = b"\r\n\r\n\0\r\nQUIT\n".to_vec();
+    match address {
+        None => out.extend_from_slice(&[0x20, 0, 0, 0]),
+        Some(IpAddr::V4(address)) => {
+            out.extend_from_slice(&[0x21, 0x11, 0, 12]);
+            out.extend_from_slice(&[address.octets(), [198, 51, 100, 1]].concat());
+            out.extend_from_slice(&[0x12, 0x34, 0, 80]);
+        }
+        Some(IpAddr::V6(address)) => {
+            out.extend_from_slice(&[0x21, 0x21, 0, 36]);
+            out.extend_from_slice(&[address.octets(), Ipv6Addr::LOCALHOST.octets()].concat());
+            out.extend_from_slice(&[0x12, 0x34, 0, 80]);
+        }
+    }
+    out
 }
 
 impl Client {
@@ -71,7 +122,7 @@ impl Client {
         let is_left = reduction.clients.as_ref().is_none_or(|clients| clients.contains(&number));
         let connections_left =
             if is_left { connections.min(reduction.connections.unwrap_or(connections)) } else { 0 };
-        let requests_max = reduction.requests.unwrap_or(REQUESTS_MAX);
+        let requests_max = reduction.requests.unwrap_or(usize::MAX);
         Client {
             number,
             random,

@@ -4,7 +4,11 @@ use crate::message::BODY_BYTES_MAX;
 use crate::model::Planned;
 use crate::model::cache::{PLAIN_RESOURCES, RESOURCES, RequestDirectives};
 use crate::scene::{BODY_MAX_SMALL, DENIED, REFUSED};
+use crate::tunnel::Lengths;
 use crate::world::Shared;
+
+/// An upload that nobody wants: more than a stream's window at first.
+const UNWANTED_BYTES_MAX: usize = 70_000;
 
 /// Draws a request, of any protocol.
 pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Planned {
@@ -22,12 +26,15 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         let asks = RequestDirectives::draw(random, is_plain, shared.model.etag(resource));
         return Planned {
             id,
+            named: id,
             method,
             path: "/open",
             body_length: 0,
             resource: Some(resource),
             asks,
             sends_id,
+            tunnel: None,
+            address: None,
         };
     }
     let method = *random.choice(&["GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE"]).expect("some");
@@ -46,5 +53,75 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         _ if random.u8(..3) == 0 => random.usize(1..=BODY_BYTES_MAX),
         _ => random.usize(1..=300_000),
     };
-    Planned { id, method, path, body_length, resource: None, asks: RequestDirectives::default(), sends_id }
+    Planned {
+        id,
+        named: id,
+        method,
+        path,
+        body_length,
+        resource: None,
+        asks: RequestDirectives::default(),
+        sends_id,
+        tunnel: None,
+        address: None,
+    }
+}
+
+/// Draws requests whose heads are the same, byte for byte, as those of a program that polls.
+pub(super) fn draw_repeated(
+    count: usize,
+    random: &mut fastrand::Rng,
+    shared: &mut Shared<'_>,
+) -> Vec<Planned> {
+    let named = shared.next_id();
+    let asks = RequestDirectives { language: random.u8(..2), ..RequestDirectives::default() };
+    let first = Planned {
+        id: named,
+        named,
+        method: "GET",
+        path: "/open",
+        body_length: 0,
+        resource: Some(random.u8(..RESOURCES)),
+        asks,
+        sends_id: false,
+        tunnel: None,
+        address: None,
+    };
+    let others = (1..count).map(|_| Planned { id: shared.next_id(), ..first.clone() });
+    std::iter::once(first.clone()).chain(others).collect()
+}
+
+/// Draws a request for a tunnel.
+pub(super) fn draw_tunnel(random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Planned {
+    let planned = draw_request(random, shared);
+    let length = |random: &mut fastrand::Rng| match random.u8(..3) {
+        0 => 0,
+        1 => random.usize(1..=2_000),
+        _ => random.usize(1..=300_000),
+    };
+    let lengths = Lengths { of_client: length(random), of_upstream: length(random) };
+    Planned {
+        method: "GET",
+        body_length: 0,
+        resource: None,
+        asks: RequestDirectives::default(),
+        tunnel: Some(lengths),
+        ..planned
+    }
+}
+
+/// Draws an upload that nobody wants, or a request of any kind.
+pub(super) fn draw_unwanted(random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Planned {
+    let planned = draw_request(random, shared);
+    if random.u8(..4) == 0 {
+        return planned;
+    }
+    Planned {
+        method: "POST",
+        path: DENIED,
+        body_length: random.usize(20_000..=UNWANTED_BYTES_MAX),
+        resource: None,
+        asks: RequestDirectives::default(),
+        ..planned
+    }
 }

@@ -255,7 +255,7 @@ pub(crate) fn check(
             return Err(format!("that {by} had removed"));
         }
     }
-    if latest.planned.id == to.planned.id {
+    if latest.planned.named == to.planned.named && to.began.order <= latest.responded.order {
         // It was validated for this request.
         return Ok(());
     }

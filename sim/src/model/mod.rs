@@ -1,19 +1,27 @@
 //! What must be true, by a model that knows nothing of the server but its rules.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 
 pub(crate) mod cache;
 mod heads;
+pub(crate) mod log;
 pub(crate) mod push;
 mod stored;
 
 use crate::scene::{Configuration, DENIED, REFUSED, Scene};
+use crate::tunnel::Lengths;
 use cache::{Moment, Removal, RequestDirectives, ResponseDirectives};
+
+/// What a limited response may be ahead of its rate: a time slice that begins, and one that ends.
+const RATE_SLACK_NS: u64 = 500_000_000;
 
 /// A request as its client means it.
 #[derive(Debug, Clone)]
 pub(crate) struct Planned {
     pub(crate) id: u32,
+    /// The number in its head: of requests whose heads are the same, that of the first one.
+    pub(crate) named: u32,
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
     pub(crate) body_length: usize,
@@ -22,6 +30,10 @@ pub(crate) struct Planned {
     pub(crate) asks: RequestDirectives,
     /// `X-Request-Id`, if its client sends one.
     pub(crate) sends_id: bool,
+    /// It asks for a tunnel, through which so many bytes go.
+    pub(crate) tunnel: Option<Lengths>,
+    /// The address of its client, if a proxy in front of the server has announced it.
+    pub(crate) address: Option<IpAddr>,
 }
 
 impl Planned {
@@ -83,6 +95,8 @@ pub(crate) struct Model {
     planned: HashMap<u32, Planned>,
     /// When the first byte of each request was sent.
     began: HashMap<u32, Moment>,
+    /// How many requests with the same head have begun.
+    alike: HashMap<u32, u32>,
     /// When an upstream has had the head of each request.
     seen: HashMap<u32, Vec<Moment>>,
     sent: HashMap<u32, Vec<Sent>>,
@@ -99,6 +113,10 @@ pub(crate) struct Model {
     made_ids: HashMap<String, u32>,
     /// Resources with a request that may change them, or a response that may say that they have changed.
     changed: HashSet<u8>,
+    /// Requests whose tunnels one end has broken off.
+    broken_tunnels: HashSet<u32>,
+    /// The whole responses that clients have, of whomever.
+    whole_responses: HashMap<u32, log::Whole>,
     /// Requests that have ended, in any way that is allowed.
     pub(crate) ended: u64,
     /// Responses of upstreams that arrived whole.
@@ -142,7 +160,9 @@ impl Model {
 
     /// The first byte of a request is sent.
     pub(crate) fn begin(&mut self, id: u32, now: Moment) {
-        self.began.entry(id).or_insert(now);
+        if self.began.insert(id, now).is_none() {
+            *self.alike.entry(self.planned[&id].named).or_default() += 1;
+        }
     }
 
     /// A purge of a resource is confirmed. It has begun and ended at this moment.
@@ -212,8 +232,9 @@ impl Model {
         // A connection at rest may have ended unnoticed: the request is sent on a new one, which is no retry.
         // A request that gets a stale response may be the one that validates it, after it was sent for itself.
         let most = configurations.iter().map(|it| 2 + it.retries_max + u32::from(it.cache.is_some()));
+        let alike = self.alike.get(&id).copied().unwrap_or(1);
         let may_repeat = configurations.iter().any(|configuration| configuration.retry_on.non_idempotent);
-        if times > 1 && !planned.is_idempotent() && !may_repeat || times > most.max().unwrap_or(1) {
+        if times > 1 && !planned.is_idempotent() && !may_repeat || times > alike * most.max().unwrap_or(1) {
             return Err(format!("an upstream got request {id} ({method}) {times} times"));
         }
         let planned = planned.clone();
@@ -293,6 +314,21 @@ impl Model {
         format!("{id}-{}", all.len() - 1)
     }
 
+    /// An upstream makes the connection of a request a tunnel.
+    pub(crate) fn switch(&mut self, id: u32) {
+        self.awaited.remove(&id);
+    }
+
+    /// One end of a tunnel breaks off.
+    pub(crate) fn break_tunnel(&mut self, id: u32) {
+        self.broken_tunnels.insert(id);
+    }
+
+    /// Whether a tunnel may end before all bytes have gone through it.
+    pub(crate) fn may_end_tunnel(&self, id: u32, scene: &Scene) -> bool {
+        self.broken_tunnels.contains(&id) || has_time_limit(scene)
+    }
+
     /// A client has a response, or a part of one before its connection ended.
     pub(crate) fn response(
         &mut self,
@@ -304,17 +340,26 @@ impl Model {
     ) -> Result<(), String> {
         self.ended += 1;
         let planned = self.planned.get(&id).ok_or("a response without a request")?;
+        // The head of a request that is too slow may not have come, and then nobody knows whose it is.
+        if got.is_complete && got.status != 408 {
+            let whole = log::Whole { status: got.status, body_bytes: got.body.len() as u64 };
+            self.whole_responses.insert(id, whole);
+        }
+        self.is_not_too_fast(id, got, now, scene)?;
         let Some(sent) = got.sent else { return self.own_response(id, got, excuse, scene) };
         let (of, at) = sent.split_once('-').ok_or("a malformed X-Sent")?;
         let name = format!("{of}-{at}");
         let (of, at): (u32, usize) = (parsed(of)?, parsed(at)?);
-        if of != id || got.confirmed.is_some() {
+        let all = self.sent.get(&of).map(Vec::as_slice).unwrap_or_default();
+        let sent = all.get(at).ok_or("a response that nobody sent")?;
+        // Of requests with the same head, an earlier one may have got it.
+        let began = self.began.get(&id).copied().unwrap_or_default();
+        let is_own = of == planned.named && began.order <= sent.responded.order;
+        if !is_own || got.confirmed.is_some() {
             let of_cache = self.check_stored(&name, planned, got, now, scene);
             let confirmed = got.confirmed.map(|by| format!(" (confirmed by {by})")).unwrap_or_default();
             of_cache.map_err(|rule| format!("request {id} got the response {name}{confirmed}, {rule}"))?;
         }
-        let all = self.sent.get(&of).map(Vec::as_slice).unwrap_or_default();
-        let sent = all.get(at).ok_or("a response that nobody sent")?;
         let is_not_modified = got.status == 304 && planned.asks.if_none_match.as_ref() == Some(&name);
         let may_be_range = planned.asks.range.is_some() && sent.status == 200;
         let is_range = may_be_range && got.status == 206;
@@ -355,6 +400,25 @@ impl Model {
                 ))
             }
             (false, _) => Ok(()),
+        }
+    }
+
+    /// A response is not sent faster than the rate of its route; its first part may be.
+    fn is_not_too_fast(&self, id: u32, got: &Got<'_>, now: Moment, scene: &Scene) -> Result<(), String> {
+        let mut limits = self.configurations_of(id, scene).map(|configuration| configuration.limit_rate);
+        let Some((rate, after)) = limits.try_fold((0, 0), |(rate, after), limit| {
+            limit.map(|limit| (limit.bytes_per_s.max(rate), limit.after_bytes.max(after)))
+        }) else {
+            return Ok(());
+        };
+        let began = self.began.get(&id).copied().unwrap_or_default();
+        let most = after + rate * (now.ns - began.ns + RATE_SLACK_NS) / 1_000_000_000;
+        match got.body.len() as u64 {
+            bytes if bytes > most => {
+                let ms = (now.ns - began.ns) / 1_000_000;
+                Err(format!("request {id}: {bytes} bytes within {ms} ms, at {rate} bytes/s after {after}"))
+            }
+            _ => Ok(()),
         }
     }
 

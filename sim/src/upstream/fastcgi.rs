@@ -81,7 +81,8 @@ impl Records {
             return Err("a request of FastCGI without REQUEST_METHOD or REQUEST_URI".to_owned());
         };
         let fields = pairs.iter().filter_map(|(name, value)| {
-            let field = if name == "CONTENT_LENGTH" { name } else { name.strip_prefix("HTTP_")? };
+            let is_own = matches!(name.as_str(), "CONTENT_LENGTH" | "REMOTE_ADDR");
+            let field = if is_own { name } else { name.strip_prefix("HTTP_")? };
             Some((field.replace('_', "-"), value.clone()))
         });
         Ok(Some(Head { start: Start::Request { method, target }, fields: fields.collect() }))

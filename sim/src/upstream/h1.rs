@@ -7,7 +7,15 @@ use crate::message::{Decoder, Framing, Head, Start, chunked};
 use crate::scene::TIME_MAX;
 use crate::socket::{Did, Received, Sent, Socket};
 use crate::trace::{Actor, Event};
+use crate::tunnel::Tunnel;
 use crate::world::Shared;
+
+/// The head after which a connection is a tunnel.
+const SWITCHES: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+
+/// What a server sends when nothing has come for too long (RFC 9110, section 15.5.9).
+const TIME_IS_OVER: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
 pub(super) struct Connection {
     socket: Socket,
@@ -25,6 +33,8 @@ pub(super) struct Connection {
     then: Then,
     /// It has responded to a request.
     has_served: bool,
+    /// What the connection has become, when its output is sent.
+    tunnel: Option<Tunnel>,
     /// The request of FastCGI whose parameters are not complete; `None`: the connection is one of HTTP/1.
     records: Option<Records>,
 }
@@ -34,6 +44,8 @@ struct Request {
     body: Body,
     behaviour: Behaviour,
     has_responded: bool,
+    /// It asks for a tunnel.
+    tunnel: Option<Tunnel>,
 }
 
 enum Body {
@@ -90,6 +102,7 @@ impl Connection {
             has_paused_reading: false,
             then: Then::Next,
             has_served: false,
+            tunnel: None,
             records: is_fastcgi.then(Records::default),
         }
     }
@@ -109,6 +122,10 @@ impl Connection {
             return Ok(Did::Nothing);
         }
         self.wakes_at_ns = 0;
+        if let Some(tunnel) = self.tunnel.as_mut().filter(|_| self.sent == self.output.len()) {
+            let (input, wakes_at_ns) = (&mut self.input, &mut self.wakes_at_ns);
+            return tunnel.step(&mut self.socket, input, random, shared, self.actor, wakes_at_ns);
+        }
         if self.sent < self.output.len() && random.bool() {
             match self.send(random, shared) {
                 Did::Nothing => {}
@@ -159,6 +176,10 @@ impl Connection {
             Received::Nothing => {
                 let is_at_rest = self.request.is_none() && self.input.is_empty() && self.has_served;
                 if is_at_rest && random.u16(..IDLE_LOOKS) == 0 {
+                    // Many servers say why. It must not become the response to a request that comes later.
+                    if self.records.is_none() && random.bool() {
+                        self.socket.send(TIME_IS_OVER);
+                    }
                     shared.event(self.actor, Event::Close);
                     return Ok(Did::Ended);
                 }
@@ -193,11 +214,29 @@ impl Connection {
             let behaviour = Behaviour::draw(random, shared.scene.upstreams_fail);
             // Also if it never gets to respond.
             shared.upstreams_failed |= behaviour.fault.is_some();
-            self.request = Some(Request { arrived, body, behaviour, has_responded: false });
+            let tunnel = self.asked_tunnel(&arrived, &head, random, shared)?;
+            self.request = Some(Request { arrived, body, behaviour, has_responded: false, tunnel });
         }
         let Some(request) = &mut self.request else { return Ok(()) };
         request.body.take(&mut self.input)?;
         request.arrived.check_body(request.body.bytes(), request.body.is_complete(), shared, self.actor)
+    }
+
+    /// The tunnel that a request asks for.
+    fn asked_tunnel(
+        &self,
+        arrived: &Arrived,
+        head: &Head,
+        random: &mut fastrand::Rng,
+        shared: &Shared<'_>,
+    ) -> Result<Option<Tunnel>, String> {
+        if head.field("upgrade").is_none() {
+            return Ok(None);
+        }
+        let may_fail = shared.scene.upstreams_fail;
+        let planned = arrived.planned.as_ref();
+        let tunnel = planned.and_then(|planned| Tunnel::of_upstream(planned, random, may_fail));
+        tunnel.ok_or_else(|| "an upstream got a request to upgrade, which nobody sent".to_owned()).map(Some)
     }
 
     /// The next request's head, and what reads its body.
@@ -235,6 +274,14 @@ impl Connection {
         }
         request.has_responded = true;
         self.has_served = true;
+        let tunnel = request.tunnel.take().filter(|_| request.behaviour.fault.is_none());
+        if let (Some(tunnel), Some(planned)) = (tunnel, &request.arrived.planned) {
+            shared.model.switch(planned.id);
+            shared.event(self.actor, Event::Responds(planned.id, 101));
+            self.output = SWITCHES.to_vec();
+            (self.sent, self.then, self.tunnel) = (0, Then::Nothing, Some(tunnel));
+            return true;
+        }
         let made = match role {
             Role::Application => application(
                 &request.arrived,

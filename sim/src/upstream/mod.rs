@@ -198,6 +198,14 @@ impl Arrived {
         let now = shared.moment();
         let planned = shared.model.head(method, target, field("x-request"), now, shared.scene)?;
         shared.model.request_id(&planned, field("x-request-id"), shared.scene)?;
+        let client = field("remote-addr").or(field("x-forwarded-for")).and_then(|text| text.parse().ok());
+        if client != planned.address {
+            let expected = planned.address;
+            return Err(format!(
+                "request {}: its client is {expected:?}, but {client:?} for its upstream",
+                planned.id
+            ));
+        }
         let added = field("x-added");
         let configurations = shared.model.configurations_of(planned.id, shared.scene);
         let adds: Vec<bool> = configurations.map(|configuration| configuration.adds_field).collect();

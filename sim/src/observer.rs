@@ -1,0 +1,51 @@
+//! The access log and the metrics of the server that is simulated.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flatout_engine::{Service, Worker};
+use flatout_observe::log::{Format, Log, Plan};
+use flatout_observe::metrics::Metrics;
+use flatout_observe::observed::{Observers, Sites};
+use flatout_proxy::Watch;
+use flatout_server::live::Live;
+
+use crate::model::Model;
+use crate::model::log::FORMAT;
+
+/// The log is written when the server has ended: real time decides nothing.
+const FLUSH: Duration = Duration::from_secs(3600);
+
+pub(crate) struct Observer {
+    path: PathBuf,
+    observers: Observers,
+    metrics: Metrics,
+}
+
+impl Observer {
+    /// # Panics
+    /// The log cannot be opened.
+    pub(crate) fn new(folder: &Path) -> Observer {
+        let path = folder.join("access.log");
+        let format = Format::parse(FORMAT).expect("variables that there are");
+        let log = Log::open(Plan { format, flush: FLUSH, ..Plan::new(&path) }).expect("a file");
+        let metrics = Metrics::new(Sites::default());
+        Observer { path, observers: Observers { logs: vec![log], metrics: Some(metrics.clone()) }, metrics }
+    }
+
+    /// A worker's service, which is observed.
+    pub(crate) fn service(&self, live: &Live, worker: &Worker) -> Box<dyn Service> {
+        self.observers.wrap(|notes| live.service(worker, Watch::new(&notes, None)))
+    }
+
+    /// What was observed is what has happened. All workers have ended.
+    pub(crate) fn check(&self, model: &Model) -> Result<(), String> {
+        self.observers.logs.iter().for_each(Log::close);
+        let lost = self.observers.logs.iter().map(|log| log.tally().lost).sum::<u64>();
+        if lost > 0 {
+            return Err(format!("{lost} lines of the log are lost"));
+        }
+        let text = std::fs::read_to_string(&self.path).map_err(|error| format!("the log: {error}"))?;
+        model.check_log(&text, self.metrics.totals().all().requests())
+    }
+}

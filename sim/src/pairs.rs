@@ -1,0 +1,93 @@
+//! Which pairs of properties of configurations and scenes have been in runs together.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::scene::{Configuration, Scene};
+
+/// Properties, and whether they are there.
+pub(crate) type Properties = Vec<(&'static str, bool)>;
+
+/// How many runs had each pair.
+#[derive(Debug, Default, Clone)]
+pub struct Pairs(BTreeMap<(&'static str, &'static str), u64>);
+
+impl Pairs {
+    /// Those of a run: of each of its configurations, together with what is drawn once.
+    pub(crate) fn of(scene: &Scene) -> Pairs {
+        let mut pairs = Pairs::default();
+        for configuration in &scene.configurations {
+            let all: Properties =
+                of_configuration(configuration).into_iter().chain(of_scene(scene)).collect();
+            for (at, (name, is_there)) in all.iter().enumerate() {
+                for (other, is_other_there) in &all[at + 1..] {
+                    *pairs.0.entry((*name, *other)).or_default() |= u64::from(*is_there && *is_other_there);
+                }
+            }
+        }
+        pairs
+    }
+
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Pairs) {
+        for (pair, count) in &other.0 {
+            *self.0.entry(*pair).or_default() += count;
+        }
+    }
+}
+
+impl fmt::Display for Pairs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reached = self.0.values().filter(|count| **count > 0).count();
+        let rarest = self.0.iter().filter(|(_, count)| **count > 0).min_by_key(|(_, count)| **count);
+        write!(f, "{reached} of {} pairs of properties were in runs", self.0.len())?;
+        if let Some(((one, other), count)) = rarest {
+            write!(f, "; the rarest, {one} with {other}, in {count}")?;
+        }
+        for ((one, other), _) in self.0.iter().filter(|(_, count)| **count == 0) {
+            write!(f, "\nnever: {one} with {other}")?;
+        }
+        Ok(())
+    }
+}
+
+fn of_configuration(it: &Configuration) -> Properties {
+    vec![
+        ("authorization", it.has_authorization),
+        ("rate limit", it.rate.is_some()),
+        ("concurrency limit", it.concurrency.is_some()),
+        ("stored requests", it.buffers_requests),
+        ("upstream of HTTP/2", it.streams_max.is_some() && !it.is_fastcgi),
+        ("upstream of FastCGI", it.is_fastcgi),
+        ("one upstream connection", it.connections_max == 1),
+        ("no idle upstream connections", it.idle_max == 0),
+        ("request time", it.request_time_max.is_some()),
+        ("retries", it.retries_max > 0),
+        ("two servers", it.servers > 1),
+        ("retries of any method", it.retry_on.non_idempotent),
+        ("retries of statuses", !it.retry_on.statuses.is_empty()),
+        ("stored responses in files", it.spools_to_files && it.buffer_response_bytes > 0),
+        ("small bodies only", it.body_max < 1 << 20),
+        ("a field for the upstream", it.adds_field),
+        ("request ids", it.sends_request_id),
+        ("cache", it.cache.is_some()),
+        ("limited rate", it.limit_rate.is_some()),
+    ]
+}
+
+fn of_scene(it: &Scene) -> Properties {
+    vec![
+        ("several workers", it.workers > 1),
+        ("reloads", it.reloads > 0),
+        ("TLS", it.has_tls),
+        ("PROXY protocol", it.has_proxy_header),
+        ("log and metrics", it.is_observed),
+        ("failing clients", it.clients_fail),
+        ("failing upstreams", it.upstreams_fail),
+        ("least rate of clients", it.rate_min > 0),
+        ("last requests of connections", it.requests_per_connection_max.is_some()),
+        ("shared resources", it.shares_resources),
+        ("purges", it.purges > 0),
+        ("channels", it.channels.is_some()),
+    ]
+}
