@@ -77,13 +77,14 @@ impl CacheWorker {
             let label = match verdict {
                 Verdict::Fresh => CacheOutcome::Hit,
                 Verdict::Stale => CacheOutcome::Stale,
-                Verdict::Refresh => CacheOutcome::Updating,
+                // The first one begins to validate it, the others come meanwhile.
+                Verdict::Refresh => match self.refresh(&request, &forwarded, &lookup, &found) {
+                    true => CacheOutcome::Stale,
+                    false => CacheOutcome::Updating,
+                },
                 Verdict::Validate => return self.ask(request, forwarded, lookup, found, response),
             };
             self.serve(entry, found.slot, label, &head, &lookup, response);
-            if verdict == Verdict::Refresh {
-                self.refresh(&request, &forwarded, &lookup, &found);
-            }
             let served = ServedEntry { worker: self, slot: found.slot, hash: lookup.key.hash };
             forwarded.finish.finish_stored(response, &served);
             return Reply::Now;

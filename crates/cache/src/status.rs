@@ -11,7 +11,7 @@ pub(crate) enum CacheOutcome {
     Miss,
     /// From the cache, though it is stale.
     Stale,
-    /// A stale response while it is being revalidated.
+    /// A stale response while it is being revalidated because of another request.
     Updating,
     /// From the cache, after the upstream has confirmed it.
     Revalidated,

@@ -57,7 +57,7 @@ pub struct Forward {
     pub request_trailers: Vec<String>,
     /// Whether the upstream gets the path in its normal form instead of as the client sent it.
     pub normal_path: bool,
-    /// The protocols in `Upgrade` that are forwarded, in lower case; the connection becomes a tunnel if the upstream
+    /// The protocols in `Upgrade` that are forwarded, in lower case, or [`Forward::ANY_UPGRADE`]; the connection becomes a tunnel if the upstream
     /// agrees. No rule sees what is in a tunnel, so protocols that carry requests, such as `h2c`, let clients past the
     /// rules. Requests with a body, and those whose response may be stored, are never upgraded.
     pub upgrade: Vec<String>,
@@ -134,6 +134,9 @@ pub enum Host {
 impl Forward {
     /// Bytes of each response that a file may take, by default.
     pub const BUFFER_RESPONSE_BYTES: u64 = 1 << 30;
+
+    /// In [`Forward::upgrade`], it stands for all protocols but those that carry requests.
+    pub const ANY_UPGRADE: &str = "*";
 
     /// To this upstream with default settings.
     pub fn to(upstream: usize) -> Forward {

@@ -104,9 +104,9 @@ impl RequestLogs {
 const CACHE_NAMES: [&str; 8] = ["", "HIT", "MISS", "STALE", "UPDATING", "REVALIDATED", "BYPASS", "EXPIRED"];
 
 /// What one worker's services note of their requests.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Notes {
-    wants_upstreams: bool,
+    wants_upstreams: Cell<bool>,
     kept: RefCell<Vec<(u64, Upstream)>>,
     count: Cell<u64>,
 }
@@ -136,13 +136,18 @@ pub struct Attempt {
 impl Notes {
     /// `wants_upstreams`: whether upstream attempts are noted.
     pub fn new(wants_upstreams: bool) -> Notes {
-        Notes { wants_upstreams, ..Notes::default() }
+        Notes { wants_upstreams: Cell::new(wants_upstreams), ..Notes::default() }
     }
 
     /// Whether upstream attempts have to be noted.
     #[inline]
     pub fn wants_upstreams(&self) -> bool {
-        self.wants_upstreams
+        self.wants_upstreams.get()
+    }
+
+    /// From now on, upstream attempts are noted: a rule for responses shows them.
+    pub fn want_upstreams(&self) {
+        self.wants_upstreams.set(true);
     }
 
     /// The note of a response of this site, without an upstream.
@@ -212,6 +217,11 @@ impl Notes {
         }
     }
 
+    /// Calls `act` with the attempts that were noted for a response: none if it has no upstream.
+    pub fn attempts<T>(&self, note: u64, act: impl FnOnce(&[Attempt]) -> T) -> T {
+        self.with(note, |_, upstream| act(upstream.map_or(&[][..], |upstream| &upstream.attempts)))
+    }
+
     /// Calls `act` with the site and the upstream of a note.
     #[inline]
     pub(crate) fn with<T>(&self, note: u64, act: impl FnOnce(u16, Option<&Upstream>) -> T) -> T {
@@ -277,6 +287,8 @@ mod tests {
         let (hit, expired) = (Notes::cached(first, 0), Notes::cached(Notes::cached(7, 1), 6));
         assert_eq!((Notes::cache_name(hit), Notes::cache_name(expired)), (Some("HIT"), Some("EXPIRED")));
         assert_eq!(notes.with(hit, |site, upstream| (site, upstream.is_some())), (3, true));
+        assert_eq!(notes.attempts(hit, |attempts| attempts.len()), 1);
+        assert_eq!(notes.attempts(0, |attempts| attempts.len()), 0);
         for status in 0..NOTES_MAX as u16 {
             let note = notes.upstream(1, upstream(status));
             assert_eq!(

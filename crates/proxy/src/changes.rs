@@ -241,7 +241,8 @@ impl Proxy {
 impl Server {
     /// Whether these are settings of one and the same server, whatever its weight is.
     pub(crate) fn is_alike(&self, other: &Server) -> bool {
-        (&self.address, &self.tls, self.backup) == (&other.address, &other.tls, other.backup)
+        let of = |it: &Server| (it.backup, it.requests_max);
+        (&self.address, &self.tls, of(self)) == (&other.address, &other.tls, of(other))
     }
 }
 

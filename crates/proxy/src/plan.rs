@@ -164,6 +164,9 @@ pub struct Server {
     pub weight: u32,
     /// Whether it is used only if all non-backup servers are down.
     pub backup: bool,
+    /// Requests and tunnels that it may have in progress at a time, over all workers; 0 is no limit. At its limit it is passed over as
+    /// if it were down.
+    pub requests_max: u32,
     /// TLS to it; `None` is plain.
     pub tls: Option<Tls>,
     /// Whether it gets no new requests, because its source says so.
@@ -227,6 +230,8 @@ pub enum Key {
     Header(String),
     /// The cookie of this name.
     Cookie(String),
+    /// The parameter of this name of the query, as it was sent.
+    Argument(String),
 }
 
 /// What makes a request be sent again, if that is safe, and there are retries left.
@@ -374,6 +379,6 @@ impl Upstream {
 impl Server {
     /// A plain server with the weight 1.
     pub fn new(address: Address) -> Server {
-        Server { address, weight: 1, backup: false, tls: None, drain: false }
+        Server { address, weight: 1, backup: false, requests_max: 0, tls: None, drain: false }
     }
 }

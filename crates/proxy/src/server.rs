@@ -2,6 +2,7 @@
 
 mod ejection;
 mod marks;
+mod slots;
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ use flatout_lane::connect::Remote;
 pub use self::ejection::EjectionCounts;
 use self::marks::UNRESOLVED;
 pub use self::marks::{ServerMode, ServerState};
+pub(crate) use self::slots::ServerSlot;
 use crate::hash::hash;
 use crate::plan;
 use crate::plan::{Address, Protocol};
@@ -52,6 +54,8 @@ pub(crate) struct LiveServer {
     closed: AtomicU8,
     /// Its weight, which an operator may change.
     weight: AtomicU32,
+    /// Requests that count for its limit, with those of former settings of it.
+    in_progress: Arc<AtomicU32>,
     /// How it compares with its siblings.
     standing: Mutex<ejection::Standing>,
 }
@@ -116,6 +120,7 @@ impl LiveServer {
             window_began_ns: AtomicU64::new(0),
             down_until_ns: AtomicU64::new(0),
             up_since_ns: AtomicU64::new(0),
+            in_progress: Arc::default(),
             standing: Mutex::default(),
         }
     }

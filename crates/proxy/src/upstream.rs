@@ -55,8 +55,14 @@ impl LiveUpstream {
         let speaks_alike = former.is_some_and(|former| former.plan.speaks_alike(&plan));
         let has_changes = former.is_some_and(LiveUpstream::has_changes);
         let opened = |server: &plan::Server| {
-            let opened = LiveServer::new(server.clone(), &plan).map(Arc::new);
-            opened.map_err(|why| format!("upstream {}: {why}", plan.name))
+            let opened = LiveServer::new(server.clone(), &plan);
+            let opened = opened.map_err(|why| format!("upstream {}: {why}", plan.name))?;
+            // An address may be there twice, with two limits.
+            let mut alike = known.iter().filter(|it| it.plan.address == server.address);
+            Ok::<_, String>(Arc::new(match (alike.next(), alike.next()) {
+                (Some(former), None) => opened.counting_with(former),
+                _ => opened,
+            }))
         };
         let entries = sources::open(&plan, former, looked_up)
             .map_err(|why| format!("upstream {}: {why}", plan.name))?;

@@ -24,11 +24,17 @@ pub struct Watch {
 impl Watch {
     /// Counts, and notes what logs want.
     pub fn new(notes: &Rc<Notes>, figures: Option<Figures>) -> Watch {
-        Watch { notes: notes.wants_upstreams().then(|| notes.clone()), figures }
+        Watch { notes: Some(notes.clone()), figures }
+    }
+
+    /// Where attempts are noted, if somebody wants them.
+    #[inline]
+    pub(crate) fn wanted_notes(&self) -> Option<&Rc<Notes>> {
+        self.notes.as_ref().filter(|notes| notes.wants_upstreams())
     }
 
     fn is_timing(&self) -> bool {
-        self.notes.is_some() || self.figures.is_some()
+        self.wanted_notes().is_some() || self.figures.is_some()
     }
 }
 
@@ -97,7 +103,7 @@ impl Trail {
             return;
         }
         self.began_ns = clock::nanoseconds();
-        if watch.notes.is_some() {
+        if watch.wanted_notes().is_some() {
             // Usually it is the only one.
             self.attempts.reserve_exact(1);
             let address = address.clone();
@@ -138,7 +144,7 @@ impl Trail {
     /// Notes all attempts for the log line of a response.
     pub(crate) fn note(&mut self, watch: &Watch, response: &mut Response) {
         let attempts = std::mem::take(&mut self.attempts);
-        if let Some(notes) = watch.notes.as_ref().filter(|_| !attempts.is_empty()) {
+        if let Some(notes) = watch.wanted_notes().filter(|_| !attempts.is_empty()) {
             self.note = notes.upstream(0, Upstream { attempts });
             response.set_note(self.note);
         }
@@ -147,7 +153,7 @@ impl Trail {
     /// Notes all attempts for the log line of a connection that is passed on. Returns the note's number, 0 without one.
     pub(crate) fn note_number(&mut self, watch: &Watch) -> u64 {
         let attempts = std::mem::take(&mut self.attempts);
-        if let Some(notes) = watch.notes.as_ref().filter(|_| !attempts.is_empty()) {
+        if let Some(notes) = watch.wanted_notes().filter(|_| !attempts.is_empty()) {
             self.note = notes.upstream(0, Upstream { attempts });
         }
         self.note
@@ -162,7 +168,7 @@ impl Trail {
         if let Some(counts) = &counts.0 {
             counts.responses.record(took_ns);
         }
-        if let Some(notes) = &watch.notes {
+        if let Some(notes) = watch.wanted_notes() {
             notes.update(self.note, |upstream| {
                 if let Some(attempt) = upstream.attempts.last_mut() {
                     attempt.response_ns = Some(took_ns);

@@ -110,6 +110,7 @@ pub(crate) fn place(plan: &mut Plan, numbers: &Addresses) -> Result<Vec<Listen>,
         .chain(listens.iter().take(plan.server.listen.len()).map(|listen| listen.number))
         .map(|number| SiteListener { number, is_default: false })
         .collect();
+    plan.sites.ports = listens.iter().filter_map(port_of).collect();
     for (at, site) in plan.sites.sites.iter_mut().enumerate() {
         let own = plan.site_listen.get(at).map(Vec::as_slice).unwrap_or_default();
         let placed = own.iter().filter_map(|own| {
@@ -127,6 +128,14 @@ pub(crate) fn place(plan: &mut Plan, numbers: &Addresses) -> Result<Vec<Listen>,
     }
     pass_tls(plan, &mut listens);
     Ok(listens)
+}
+
+/// The number and the port of a listener, if it has one that is known.
+fn port_of(listen: &Listen) -> Option<(u16, u16)> {
+    match &listen.address {
+        Address::Tcp(address) if address.port() != 0 => Some((listen.number, address.port())),
+        _ => None,
+    }
 }
 
 /// Has the ClientHello read at the addresses of sites whose connections are passed on.

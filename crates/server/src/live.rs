@@ -145,6 +145,7 @@ fn made(
     proxy_worker: Rc<ProxyWorker>,
     worker_channels: &OnceCell<Rc<WorkerChannels>>,
 ) -> Rc<dyn Service> {
+    let notes = proxy_worker.notes().cloned();
     let forwarding: Rc<dyn Forwarding> = match &opened.cache {
         Some(cache) => cache.before(worker, proxy_worker),
         None => proxy_worker,
@@ -154,7 +155,7 @@ fn made(
         .sites
         .has_push()
         .then(|| worker_channels.get_or_init(|| WorkerChannels::new(&opened.hub, &worker.lane)).clone());
-    opened.sites.service_with(forwarding, worker_channels, Some(worker.lane.clone())).into()
+    opened.sites.service_with(forwarding, worker_channels, Some(worker.lane.clone()), notes.as_ref()).into()
 }
 
 /// A request goes on in the sites that have decided about its body, although others may have replaced them since.

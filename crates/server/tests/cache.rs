@@ -526,7 +526,7 @@ fn a_stale_response_is_served_while_it_is_refreshed() {
     let server = Cached::of(one(address));
     assert!(is(&server.get("/", ""), "MISS"));
     let stale = server.get("/", "");
-    assert!(is(&stale, "UPDATING") && body_of(&stale) == "body 0000", "{stale}");
+    assert!(is(&stale, "STALE") && body_of(&stale) == "body 0000", "{stale}");
     assert_eq!(
         asked.recv_timeout(Duration::from_secs(30)).is_ok(),
         asked.recv_timeout(Duration::from_secs(30)).is_ok()

@@ -27,6 +27,8 @@ mod h2_upstream;
 mod h2_upstream_faults;
 #[path = "h2_websockets.rs"]
 mod h2_websockets;
+#[path = "limits.rs"]
+mod limits;
 #[path = "live_servers.rs"]
 mod live_servers;
 #[path = "next_server.rs"]

@@ -38,6 +38,7 @@ impl Uses {
             Variable::Client
             | Variable::ForwardedFor
             | Variable::Peer
+            | Variable::ServerPort
             | Variable::CrawlerVerification
             | Variable::Scheme
             | Variable::Https
@@ -48,11 +49,12 @@ impl Uses {
             | Variable::Random
             | Variable::RequestId
             | Variable::TraceParent => Uses::CONNECTION,
-            Variable::User => Uses::USER,
+            Variable::User | Variable::AuthField(_) => Uses::USER,
             Variable::Status
             | Variable::ResponseHeader(_)
             | Variable::CacheOutcome
             | Variable::UpstreamStatus
+            | Variable::Upstream(_)
             | Variable::ResponseCookie(_)
             | Variable::Body => Uses::RESPONSE,
             Variable::Map(at) => tables.uses_of_map(*at),

@@ -6,11 +6,11 @@ use flatout_wire::field::{is_field_value, is_token};
 use regex::bytes::Regex;
 
 use super::fault::{Fault, Place};
-use super::late::FieldValue;
+use super::late::{FieldValue, Making};
 use super::maps::TableCounts;
 use super::plan::{FieldChange, FieldRule, Template, Variable, When};
 use super::render::{Paths, Text, View};
-use flatout_gateway::{PARAM, ResponseOrigin};
+use flatout_gateway::PARAM;
 
 /// Fields of the connection and of framing, which belong to the engine and the proxy.
 const NOT_OURS: [&str; 10] = [
@@ -133,6 +133,13 @@ impl FieldRules {
         self.rules.iter().filter_map(Rule::text).any(of_text)
     }
 
+    /// Whether a value has what is known of the attempts at an upstream's servers.
+    pub(crate) fn uses_attempts(&self) -> bool {
+        let is_it =
+            |variable: &Variable| matches!(variable, Variable::Upstream(_) | Variable::UpstreamStatus);
+        self.rules.iter().filter_map(Rule::text).any(|text| text.variables().any(is_it))
+    }
+
     pub(crate) fn uses_captures(&self) -> bool {
         self.rules.iter().any(|rule| rule.text().is_some_and(Text::uses_captures))
     }
@@ -162,12 +169,13 @@ impl FieldRules {
     }
 
     /// Changes a response. `values` are from [`rendered`](FieldRules::rendered), or empty if all values are constant.
-    pub(crate) fn apply(&self, values: &[FieldValue], by: ResponseOrigin, response: &mut Response) {
+    pub(crate) fn apply(&self, values: &[FieldValue], making: Making<'_>, response: &mut Response) {
         let is_success = matches!(response.status().code(), 200 | 201 | 204 | 206 | 301..=304 | 307 | 308);
         let mut values = values.iter();
         for rule in &self.rules {
             let constant = rule.text().and_then(Text::constant).map(str::as_bytes);
-            let rendered = rule.text().and_then(|_| values.next()).map(|value| value.complete(by, response));
+            let rendered =
+                rule.text().and_then(|_| values.next()).map(|value| value.complete(making, response));
             let value = rendered.as_deref().or(constant).unwrap_or_default();
             if rule.when == When::Success && !is_success {
                 continue;
@@ -215,7 +223,7 @@ mod tests {
     use super::super::maps::Tables;
     use super::super::render::Captures;
     use super::*;
-    use flatout_gateway::Client;
+    use flatout_gateway::{Client, ResponseOrigin};
     use flatout_wire::Status;
     use flatout_wire::head::{HeadLimits, parse};
 
@@ -246,8 +254,10 @@ mod tests {
                 is_from_proxy: false,
             },
             peer: None,
+            listener: (0, &[]),
             body: b"",
             user: b"a\r\nb",
+            auth_fields: &[],
             certificate: None,
             captured: &Captures::default(),
             tables: &Tables::default(),
@@ -298,7 +308,7 @@ mod tests {
             let mut response = Response::with_status(status);
             response.header("Server", "theirs").header("x-powered-by", "php").header("X-Kept", "theirs");
             let values = with_view(|_, view| rules.rendered(view));
-            rules.apply(&values, ResponseOrigin::Here, &mut response);
+            rules.apply(&values, Making { by: ResponseOrigin::Here, notes: None }, &mut response);
             let mut lines = Vec::new();
             response.write_fields(&mut lines);
             assert_eq!(String::from_utf8(lines).unwrap(), expected);

@@ -8,9 +8,10 @@ use tokio::sync::oneshot;
 use super::compiled::ResponseRules;
 use super::concurrency::Permit;
 pub(crate) use super::late::BlockNeeds;
-use super::late::FieldValue;
+use super::late::{FieldValue, Making};
 use super::page_request::PageRequest;
 use super::plan::Expires;
+use super::upstream_fields::RenderedValues;
 use super::upstream_redirect::{RedirectRequest, apply_kept, forget_private, kept_rate};
 use flatout_gateway::{Finish, Redirection, ResponseOrigin, Stored};
 use flatout_lane::clock;
@@ -25,6 +26,8 @@ pub(crate) struct Finisher {
     blocks: Vec<BlockNeeds>,
     /// What takes the place of texts in bodies.
     texts: Vec<Vec<u8>>,
+    /// Texts of rules for addresses and cookies of upstreams.
+    upstream: RenderedValues,
     origin: Option<Vec<u8>>,
     is_https: bool,
     is_head: bool,
@@ -46,7 +49,11 @@ pub(crate) struct Finisher {
 
 /// The rules of a route; `None` if there are none.
 #[derive(Debug, Default)]
-pub(crate) struct FinishRules(Option<ResponseRules>);
+pub(crate) struct FinishRules {
+    rules: Option<ResponseRules>,
+    /// The worker's notes, if a field shows attempts at upstreams.
+    notes: Option<Rc<Notes>>,
+}
 
 /// Creates the finisher for each response of a route.
 pub(crate) struct Finishers {
@@ -61,6 +68,7 @@ pub(crate) struct Needs {
     pub(crate) values: Vec<FieldValue>,
     pub(crate) blocks: Vec<BlockNeeds>,
     pub(crate) texts: Vec<Vec<u8>>,
+    pub(crate) upstream: RenderedValues,
     pub(crate) origin: Option<Vec<u8>>,
     pub(crate) is_https: bool,
     pub(crate) is_head: bool,
@@ -74,14 +82,17 @@ pub(crate) struct Needs {
 }
 
 impl Finishers {
-    pub(crate) fn new(rules: ResponseRules) -> Finishers {
+    /// `notes` are the worker's; they are asked for attempts at upstreams if a rule shows them.
+    pub(crate) fn new(rules: ResponseRules, notes: Option<&Rc<Notes>>) -> Finishers {
+        let notes = notes.filter(|_| rules.uses_attempts()).inspect(|notes| notes.want_upstreams()).cloned();
         let names_origins = rules.cors.is_some();
         let is_same = rules.fields.is_constant()
+            && rules.upstream.is_constant()
             && !names_origins
             && rules.compress.is_none()
             && rules.replacements.is_none()
             && rules.blocks.is_empty();
-        let rules = Rc::new(FinishRules(Some(rules)));
+        let rules = Rc::new(FinishRules { rules: Some(rules), notes });
         let same = |is_https| Rc::new(Finisher { rules: rules.clone(), is_https, ..Finisher::default() });
         let same = is_same.then(|| [false, true].map(same));
         Finishers { rules, same }
@@ -89,7 +100,7 @@ impl Finishers {
 
     /// The rules, to find out what they need from a request.
     pub(crate) fn rules(&self) -> Option<&ResponseRules> {
-        self.rules.0.as_ref()
+        self.rules.rules.as_ref()
     }
 
     /// The finisher of one response. Allocates nothing if all responses of the route get the same one.
@@ -108,6 +119,7 @@ impl Finishers {
                 values: needs.values,
                 blocks: needs.blocks,
                 texts: needs.texts,
+                upstream: needs.upstream,
                 origin: needs.origin,
                 is_https: needs.is_https,
                 is_head: needs.is_head,
@@ -133,7 +145,7 @@ impl Finish for Finisher {
     }
 
     fn redirect(&self, held: Rc<dyn Finish>, exchange: ExchangeKey, response: &mut Response) -> Redirection {
-        let (Some(redirects), Some(rules)) = (&self.redirects, &self.rules.0) else {
+        let (Some(redirects), Some(rules)) = (&self.redirects, &self.rules.rules) else {
             return Redirection::Nowhere;
         };
         // The page of an error comes first.
@@ -147,7 +159,8 @@ impl Finish for Finisher {
 impl Finisher {
     #[inline]
     fn apply(&self, response: &mut Response, by: ResponseOrigin, stored: Option<&dyn Stored>) {
-        let Some(rules) = &self.rules.0 else { return };
+        let Some(rules) = &self.rules.rules else { return };
+        let making = Making { by, notes: self.rules.notes.as_deref() };
         self.limit_rate(rules, response);
         forget_private(self.redirects.as_deref(), response);
         apply_kept(&self.kept, response);
@@ -158,7 +171,7 @@ impl Finisher {
             return;
         }
         if by == ResponseOrigin::Upstream && !rules.upstream.is_empty() {
-            rules.upstream.apply(response);
+            rules.upstream.apply(&self.upstream, response);
         }
         if let Some(expires) = rules.expires {
             expires.apply(response);
@@ -167,11 +180,11 @@ impl Finisher {
             rules.pages.apply(response, by);
         }
         if !rules.fields.is_empty() {
-            rules.fields.apply(&self.values, by, response);
+            rules.fields.apply(&self.values, making, response);
         }
         let mut logs = rules.logs;
         for block in &self.blocks {
-            if block.apply(&rules.blocks, by, response) {
+            if block.apply(&rules.blocks, making, response) {
                 logs = RequestLogs::None;
             }
         }

@@ -218,14 +218,14 @@ pub(super) fn authority(worker: &SiteWorker, context: &mut RequestContext<'_>) -
     let query = AuthQuery {
         upstream: authority.plan.upstream,
         request_fields: &authority.plan.request_fields,
-        response_fields: &authority.plan.response_fields,
+        response_fields: &authority.asked,
         target: &target,
         head: &context.request.head,
         client: context.resolution.client,
     };
     let (then, decision) = tokio::sync::oneshot::channel();
     worker.forwarding.ask(query, then);
-    Next::Break(Outcome::Suspend(Event::AuthDecision(decision), Step::Route))
+    Next::Break(Outcome::Suspend(Event::AuthDecision(decision, authority.clone()), Step::Route))
 }
 
 /// 404, 405: no route has the path and the method.

@@ -7,9 +7,10 @@ use flatout_engine::Response;
 use flatout_expression::Facts;
 
 use super::compiled::ResponseBlock;
-use super::plan::{Condition, Piece, Variable};
+use super::plan::{Condition, OfUpstream, Piece, Variable};
 use super::render::{Paths, Text, View, is_of_response};
 use flatout_gateway::ResponseOrigin;
+use flatout_observe::observed::{Attempt, Notes};
 
 /// The value of a field rule.
 #[derive(Debug)]
@@ -46,11 +47,19 @@ struct KnownFact {
     has: bool,
 }
 
+/// Who has made a response, and what the worker has noted of the attempts at its upstream.
+#[derive(Clone, Copy)]
+pub(crate) struct Making<'n> {
+    pub(crate) by: ResponseOrigin,
+    /// Only for rules that show attempts.
+    pub(crate) notes: Option<&'n Notes>,
+}
+
 /// The facts of a request and its response.
 struct LateFacts<'l> {
     known: &'l [(Variable, KnownFact)],
     response: &'l Response,
-    by: ResponseOrigin,
+    making: Making<'l>,
 }
 
 impl FieldValue {
@@ -71,7 +80,7 @@ impl FieldValue {
     }
 
     /// The value for a response.
-    pub(crate) fn complete(&self, by: ResponseOrigin, response: &Response) -> Cow<'_, [u8]> {
+    pub(crate) fn complete(&self, making: Making<'_>, response: &Response) -> Cow<'_, [u8]> {
         match self {
             FieldValue::Made(value) => Cow::Borrowed(value),
             FieldValue::Late(pieces) => {
@@ -80,7 +89,7 @@ impl FieldValue {
                     match piece {
                         LatePiece::Bytes(bytes) => value.extend_from_slice(bytes),
                         LatePiece::OfResponse(variable) => {
-                            value.extend_from_slice(&of_response(variable, by, response));
+                            value.extend_from_slice(&of_response(variable, making, response));
                         }
                     }
                 }
@@ -114,14 +123,14 @@ impl BlockNeeds {
     pub(crate) fn apply(
         &self,
         blocks: &[ResponseBlock],
-        by: ResponseOrigin,
+        making: Making<'_>,
         response: &mut Response,
     ) -> bool {
         let Some(block) = blocks.get(self.at) else { return false };
-        let facts = LateFacts { known: &self.facts, response, by };
+        let facts = LateFacts { known: &self.facts, response, making };
         let holds = !block.is_late || block.conditions.iter().all(|condition| condition.holds(&facts));
         if holds {
-            block.fields.apply(&self.values, by, response);
+            block.fields.apply(&self.values, making, response);
         }
         holds && block.is_unlogged
     }
@@ -148,14 +157,14 @@ impl Facts<Variable> for LateFacts<'_> {
     fn text<'a>(&'a self, fact: &'a Variable) -> Cow<'a, [u8]> {
         match self.known(fact) {
             Some(known) => Cow::Borrowed(&known.text),
-            None => of_response(fact, self.by, self.response),
+            None => of_response(fact, self.making, self.response),
         }
     }
 
     fn number(&self, fact: &Variable) -> f64 {
         match fact {
             Variable::Status => f64::from(self.response.status().code()),
-            Variable::UpstreamStatus if self.by == ResponseOrigin::Upstream => {
+            Variable::UpstreamStatus if self.making.by == ResponseOrigin::Upstream => {
                 f64::from(self.response.status().code())
             }
             _ => self.known(fact).map_or(0.0, |known| known.number),
@@ -178,16 +187,48 @@ impl Facts<Variable> for LateFacts<'_> {
     }
 }
 
-fn of_response<'r>(variable: &'r Variable, by: ResponseOrigin, response: &'r Response) -> Cow<'r, [u8]> {
+fn of_response<'r>(variable: &'r Variable, making: Making<'_>, response: &'r Response) -> Cow<'r, [u8]> {
     let status = || Cow::Owned(response.status().code().to_string().into_bytes());
     match variable {
         Variable::Status => status(),
-        Variable::UpstreamStatus if by == ResponseOrigin::Upstream => status(),
+        Variable::UpstreamStatus if making.notes.is_some() => {
+            let statuses = of_attempts(making, response, |attempt| match attempt.status {
+                0 => "-".to_owned(),
+                status => status.to_string(),
+            });
+            match statuses.is_empty() && making.by == ResponseOrigin::Upstream {
+                true => status(),
+                false => Cow::Owned(statuses.into_bytes()),
+            }
+        }
+        Variable::UpstreamStatus if making.by == ResponseOrigin::Upstream => status(),
+        Variable::Upstream(of) => {
+            Cow::Owned(of_attempts(making, response, |attempt| attempt_text(*of, attempt)).into_bytes())
+        }
         Variable::ResponseHeader(name) => joined(response, name),
         Variable::ResponseCookie(name) => Cow::Borrowed(set_cookie(response, name).unwrap_or_default()),
         // The cache writes it there.
         Variable::CacheOutcome => Cow::Borrowed(response.field("x-cache-status").unwrap_or_default()),
         _ => Cow::Borrowed(b""),
+    }
+}
+
+/// A text of each attempt at a server, separated by commas; empty without any.
+fn of_attempts(making: Making<'_>, response: &Response, text: impl Fn(&Attempt) -> String) -> String {
+    let Some(notes) = making.notes else { return String::new() };
+    notes.attempts(response.note(), |attempts| attempts.iter().map(text).collect::<Vec<_>>().join(", "))
+}
+
+fn attempt_text(of: OfUpstream, attempt: &Attempt) -> String {
+    let ns = match of {
+        OfUpstream::Address => return attempt.address.to_string(),
+        OfUpstream::ConnectTime => attempt.connect_ns,
+        OfUpstream::HeaderTime => attempt.head_ns,
+        OfUpstream::ResponseTime => attempt.response_ns,
+    };
+    match ns {
+        Some(ns) => format!("{}.{:03}", ns / 1_000_000_000, ns / 1_000_000 % 1000),
+        None => "-".to_owned(),
     }
 }
 

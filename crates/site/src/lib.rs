@@ -53,6 +53,7 @@ use std::sync::Arc;
 use flatout_engine::{Lane, Service};
 
 use flatout_files as files;
+use flatout_observe::observed::Notes;
 use flatout_push::{History, WorkerChannels};
 
 pub use crawlers::verified_crawlers;
@@ -211,15 +212,17 @@ impl Sites {
 
     /// One worker's service; made on its thread.
     pub fn service(&self, forwarding: Rc<dyn Forwarding>) -> Box<dyn Service> {
-        self.service_with(forwarding, None, None)
+        self.service_with(forwarding, None, None, None)
     }
 
-    /// Like `service`, with the worker's part of all channels, and with its lane: the limits of its server for request bodies apply.
+    /// Like `service`, with the worker's part of all channels, with its lane: the limits of its server for request bodies apply, and
+    /// with its notes, in which rules for responses find the attempts at upstreams.
     pub fn service_with(
         &self,
         forwarding: Rc<dyn Forwarding>,
         worker_channels: Option<Rc<WorkerChannels>>,
         lane: Option<Lane>,
+        notes: Option<&Rc<Notes>>,
     ) -> Box<dyn Service> {
         let folders = self.folders.iter().map(files::Site::part_of_site).collect();
         let compiled = compiled::Compiled::clone(&self.compiled);
@@ -230,6 +233,7 @@ impl Sites {
             forwarding,
             worker_channels,
             lane,
+            notes,
         );
         Box::new(worker.service())
     }

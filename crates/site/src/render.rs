@@ -30,7 +30,11 @@ pub(crate) struct View<'a> {
     pub(crate) query: Option<&'a [u8]>,
     pub(crate) client: Client,
     pub(crate) peer: Option<std::net::IpAddr>,
+    /// The number of the connection's listener, and the ports of all.
+    pub(crate) listener: (u16, &'a [(u16, u16)]),
     pub(crate) user: &'a [u8],
+    /// Fields of the auth service's response.
+    pub(crate) auth_fields: &'a [(String, Vec<u8>)],
     /// The request's body, for rules of responses.
     pub(crate) body: &'a [u8],
     /// The client's verified certificate (DER).
@@ -206,7 +210,9 @@ mod tests {
                 is_from_proxy: true,
             },
             peer: None,
+            listener: (2, &[(1, 80), (2, 8080)]),
             user: b"ann",
+            auth_fields: &[("X-Groups".to_owned(), b"staff".to_vec())],
             body: b"",
             certificate: None,
             captured: &Captures::of(&expression, path).unwrap(),
@@ -231,7 +237,8 @@ mod tests {
             ("$remote_addr $realip_remote_addr $remote_user", "192.0.2.1 unix: ann"),
             ("$1|$rest|$2|$3", "a|b c|b c|"),
             ("$backend", "b"),
-            ("$request_method", "GET"),
+            ("$auth_http_x_groups$auth_http_x_other", "staff"),
+            ("$request_method$server_port", "GET8080"),
             ("$http_cookie", "a=1; b=2; c=3"),
             ("$http_x_twice", "one, two"),
             ("$proxy_add_x_forwarded_for", "198.51.100.7, 192.0.2.1"),

@@ -36,6 +36,8 @@ pub(crate) struct Resolution<'a> {
     pub(crate) goal: Goal<'a>,
     pub(crate) client: Client,
     pub(crate) peer: Option<IpAddr>,
+    /// The number of its listener.
+    pub(crate) listener: u16,
     pub(crate) captured: Captures,
     /// The upstream gets the goal, not what the client sent.
     pub(crate) sends_goal: bool,
@@ -161,6 +163,7 @@ impl Compiled {
                 true => of_renderer(head),
             },
             peer: peer.map(|peer| peer.ip().to_canonical()),
+            listener,
             captured: Captures::default(),
             sends_goal: true,
             is_for_render,
@@ -251,7 +254,11 @@ impl Compiled {
         identity: &'v Identity,
     ) -> View<'v> {
         let origin = Origin { arrival: Arrival::default(), tls, identity, rerouted: None };
-        View { user: &identity.user, ..self.choice_view(head, resolution, &origin, &identity.noted) }
+        View {
+            user: &identity.user,
+            auth_fields: &identity.auth_fields,
+            ..self.choice_view(head, resolution, &origin, &identity.noted)
+        }
     }
 
     /// The view of a request whose route is being chosen: no user is known.
@@ -268,7 +275,9 @@ impl Compiled {
             query: resolution.goal.query.as_deref(),
             client: resolution.client,
             peer: resolution.peer,
+            listener: (resolution.listener, &self.ports),
             user: b"",
+            auth_fields: &[],
             body: b"",
             certificate: origin.identity.certificate.as_deref(),
             captured: &resolution.captured,

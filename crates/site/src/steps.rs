@@ -153,6 +153,8 @@ pub(crate) struct Identity {
     pub(crate) noted: Noted,
     /// The user name whose password was verified.
     pub(crate) user: Vec<u8>,
+    /// Fields of the responses of auth services, the latest first.
+    pub(crate) auth_fields: Vec<(String, Vec<u8>)>,
     /// The client's verified certificate (DER).
     pub(crate) certificate: Option<Vec<u8>>,
 }

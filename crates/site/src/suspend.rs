@@ -4,12 +4,14 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use flatout_engine::{BodyFault, Lane, OwnedBody, OwnedRequest, Reply, Request, Response, bug};
 use flatout_wire::Status;
 use tokio::sync::oneshot;
 
+use super::compiled::Authority;
 use super::concurrency::Permit;
 use super::fields::push_line;
 use super::rate::PaceDelay;
@@ -21,7 +23,7 @@ use flatout_gateway::{AuthDecision, complete};
 pub(crate) enum Event {
     /// The check of this name's password; if it is wrong, this challenge is sent.
     Password(oneshot::Receiver<bool>, Vec<u8>, String),
-    AuthDecision(oneshot::Receiver<AuthDecision>),
+    AuthDecision(oneshot::Receiver<AuthDecision>, Arc<Authority>),
     /// A delay to an even rate.
     Pace(PaceDelay),
     Permit(oneshot::Receiver<Permit>, Duration),
@@ -87,11 +89,12 @@ impl Event {
                 Ok(false) => progress.refusal = Some(Refusal::Password(challenge)),
                 Err(_) => progress.refusal = Some(Refusal::Busy),
             },
-            Event::AuthDecision(decision) => match decision.await {
+            Event::AuthDecision(decision, authority) => match decision.await {
                 Ok(AuthDecision::Allowed(fields)) => {
-                    for (name, value) in &fields {
+                    for (name, value) in fields.iter().filter(|(name, _)| authority.adds(name)) {
                         push_line(name.as_bytes(), value, &mut progress.authority_lines);
                     }
+                    progress.identity.auth_fields.splice(0..0, fields);
                 }
                 Ok(AuthDecision::Refused(response)) => progress.refusal = Some(Refusal::Response(response)),
                 Err(_) => progress.refusal = Some(Refusal::Status(Status::BAD_GATEWAY)),

@@ -40,6 +40,10 @@ impl View<'_> {
             }
             Variable::Cookie(name) => cookie(head, name).unwrap_or_default(),
             Variable::User => self.user,
+            Variable::AuthField(name) => {
+                let found = self.auth_fields.iter().find(|(this, _)| this.eq_ignore_ascii_case(name));
+                found.map_or(b"", |(_, value)| value)
+            }
             Variable::Capture(at) => self.captured.group(*at),
             Variable::Protocol => protocol(head),
             Variable::Https => {
@@ -116,6 +120,11 @@ impl View<'_> {
                     out.extend_from_slice(b", ");
                 }
                 write_address(self.client.address, out)
+            }
+            Variable::ServerPort => {
+                let (listener, ports) = self.listener;
+                let found = ports.iter().find(|(number, _)| *number == listener);
+                found.map_or(Ok(()), |(_, port)| write!(out, "{port}"))
             }
             Variable::Client => write_address(self.client.address, out),
             Variable::Peer => write_address(self.peer, out),
@@ -223,6 +232,7 @@ pub(crate) fn is_of_response(variable: &Variable) -> bool {
             | Variable::ResponseCookie(_)
             | Variable::CacheOutcome
             | Variable::UpstreamStatus
+            | Variable::Upstream(_)
             | Variable::Body
     )
 }

@@ -19,6 +19,7 @@ use super::render::View;
 use super::resolve::{Arrival, Decision, Origin, Resolution};
 use super::steps::{Identity, Progress};
 use flatout_gateway::Forwarding;
+use flatout_observe::observed::Notes;
 use flatout_push::WorkerChannels;
 
 /// The longest body of a request that a field may have in it; others leave it empty.
@@ -86,14 +87,16 @@ impl SiteWorker {
         forwarding: Rc<dyn Forwarding>,
         worker_channels: Option<Rc<WorkerChannels>>,
         lane: Option<Lane>,
+        notes: Option<&Rc<Notes>>,
     ) -> SiteWorker {
         let finishers = compiled.sites.iter().map(|site| {
-            let routes = site.routes.iter().map(|route| Finishers::new(route.response.clone())).collect();
-            (routes, Finishers::new(site.rest_response.clone()))
+            let routes =
+                site.routes.iter().map(|route| Finishers::new(route.response.clone(), notes)).collect();
+            (routes, Finishers::new(site.rest_response.clone(), notes))
         });
         SiteWorker {
             finishers: finishers.collect(),
-            no_finishers: Finishers::new(Default::default()),
+            no_finishers: Finishers::new(Default::default(), None),
             no_guards: Guards::default(),
             this: OnceCell::new(),
             repeats: compiled.sites.iter().any(CompiledSite::repeats),
@@ -245,6 +248,10 @@ impl SiteWorker {
         if !rules.fields.is_constant() {
             let view = self.compiled.view_of(head, request.tls, resolution, identity);
             needs.values = rules.fields.rendered(&View { body: short_body(request), ..view });
+        }
+        if !rules.upstream.is_constant() {
+            let view = self.compiled.view_of(head, request.tls, resolution, identity);
+            needs.upstream = rules.upstream.rendered(&view);
         }
         if let Some(replacements) = &rules.replacements {
             let view = self.compiled.view_of(head, request.tls, resolution, identity);

@@ -105,23 +105,22 @@ impl CacheWorker {
         }
     }
 
-    /// Validates a stale entry in the background, after it was served.
+    /// Validates a stale entry in the background, while it is served. Returns whether this began now.
     pub(crate) fn refresh(
         self: &Rc<Self>,
         request: &Request<'_>,
         forwarded: &Forwarded<'_>,
         lookup: &Lookup<'_>,
         found: &Found,
-    ) {
+    ) -> bool {
         if request.head.method != Method::Get || lookup.rules.is_unstored || is_early(request, forwarded) {
-            return;
+            return false;
         }
         let joined = self.store.join(&lookup.key, found.slot, found.entry.as_ref());
-        if let FlightRole::Leads(flight) = joined {
-            let cache_status = CacheStatus::forwarded(CacheOutcome::Expired, "stale");
-            let fetch = Fetch { flight, stale: found.entry.clone(), cache_status };
-            self.lead(request, forwarded, lookup, fetch, None);
-        }
+        let FlightRole::Leads(flight) = joined else { return false };
+        let cache_status = CacheStatus::forwarded(CacheOutcome::Expired, "stale");
+        let fetch = Fetch { flight, stale: found.entry.clone(), cache_status };
+        self.lead(request, forwarded, lookup, fetch, None)
     }
 
     /// Sends the request of a flight to the upstream. Returns `false` if there is no upstream.

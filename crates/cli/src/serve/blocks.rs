@@ -181,7 +181,19 @@ pub(super) const BLOCKS: &[Block] = &[
         value: "ADDR",
         keys: &[
             Key { name: "weight", value: "N", default: "1", help: "its share relative to the others" },
-            Key { name: "backup", value: "on|off", default: "off", help: "used only if all others are down" },
+            Key {
+                name: "backup",
+                value: "on|off",
+                default: "off",
+                help: "used only if all others are down or at their max-requests",
+            },
+            Key {
+                name: "max-requests",
+                value: "N",
+                default: "off",
+                help: "requests and tunnels that it may have in progress at a time, over all workers; at that limit it is passed over, and if \
+                       no other server can be asked, requests wait in the queue",
+            },
         ],
         help: "a server of an upstream: http://HOST:PORT, https://HOST, HOST:PORT or unix:PATH; srv+http://NAME and srv+https://NAME are \
                the servers of a service, such as _http._tcp.example.org, by its SRV records in DNS",
@@ -191,7 +203,7 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "servers-file",
         value: "FILE",
-        help: "the servers of an upstream are those in this file, one a line: ADDRESS, then weight=N, backup and drain as needed; a \
+        help: "the servers of an upstream are those in this file, one a line: ADDRESS, then weight=N, max-requests=N, backup and drain as needed; a \
                change of the file is followed without a reload; if it has a mistake or no server, that is logged and the servers \
                read before stay in use; see docs/proxy.md",
         within: &[UPSTREAM],

@@ -419,7 +419,11 @@ pub(super) fn of_upstream(upstream: &Upstream) -> String {
         };
         let scheme = if server.tls.is_some() { "https://" } else { "" };
         let backup = if server.backup { " (backup)" } else { "" };
-        format!("{scheme}{address}{backup}")
+        let most = match server.requests_max {
+            0 => String::new(),
+            most => format!(" (at most {most} requests at a time)"),
+        };
+        format!("{scheme}{address}{backup}{most}")
     });
     let sources = upstream.sources.iter().map(|source| match source.read(&Resolver::System, upstream) {
         _ if matches!(source.place, SourcePlace::Service { .. }) => source.place.to_string(),

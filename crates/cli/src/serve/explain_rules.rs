@@ -1,7 +1,7 @@
 //! The rules of a route in plain words, in the order in which a request and its response meet them.
 
 use flatout_site::plan::{
-    Cached, CookieFlag, CookieRule, Cors, ErrorPage, Expires, FieldChange, FieldRule, Origins, Page,
+    Cached, CookieFlag, CookieRule, Cors, ErrorPage, Expires, FieldChange, FieldRule, Matcher, Origins, Page,
     PageSource, Plan, Reroute, Rewrite, RewriteFrom, Rules, Then, When,
 };
 
@@ -86,10 +86,15 @@ pub(super) fn of_response(lines: &mut Lines, plan: &Plan, rules: &Rules) {
         of_cache(lines, plan, cached);
     }
     for rule in &rules.locations {
-        lines.line("Location", format!("{} at its start becomes {}", rule.from, rule.to));
+        let to = format::template(plan, &rule.to);
+        let text = match &rule.from {
+            Matcher::Text(from) => format!("{} at its start becomes {to}", format::template(plan, from)),
+            Matcher::Pattern { pattern, .. } => format!("what ~ {pattern} finds becomes {to}"),
+        };
+        lines.line("Location", text);
     }
     for rule in &rules.cookies {
-        lines.line("cookies", of_cookie(rule));
+        lines.line("cookies", of_cookie(plan, rule));
     }
     of_fields(lines, plan, "response", &rules.response_fields);
     match rules.expires {
@@ -248,11 +253,22 @@ fn of_cache_exceptions(lines: &mut Lines, plan: &Plan, cached: &Cached) {
     }
 }
 
-fn of_cookie(rule: &CookieRule) -> String {
+fn of_cookie(plan: &Plan, rule: &CookieRule) -> String {
+    let shown = |matcher: &Matcher| match matcher {
+        Matcher::Text(text) => format::template(plan, text),
+        Matcher::Pattern { pattern, .. } => format!("~{pattern}"),
+    };
     match rule {
-        CookieRule::Domain { from, to } if to.is_empty() => format!("Domain {from} is removed"),
-        CookieRule::Domain { from, to } => format!("Domain {from} becomes {to}"),
-        CookieRule::Path { from, to } => format!("{from} at the start of Path becomes {to}"),
+        CookieRule::Domain { from, to } if to.0.is_empty() => format!("Domain {} is removed", shown(from)),
+        CookieRule::Domain { from, to } => {
+            format!("Domain {} becomes {}", shown(from), format::template(plan, to))
+        }
+        CookieRule::Path { from: from @ Matcher::Text(_), to } => {
+            format!("{} at the start of Path becomes {}", shown(from), format::template(plan, to))
+        }
+        CookieRule::Path { from, to } => {
+            format!("Path {} becomes {}", shown(from), format::template(plan, to))
+        }
         CookieRule::Flags { name, flags } => {
             let flag = |flag: &CookieFlag| match flag {
                 CookieFlag::Secure(is_on) => format!("Secure {}", if *is_on { "on" } else { "off" }),
@@ -260,7 +276,10 @@ fn of_cookie(rule: &CookieRule) -> String {
                 CookieFlag::SameSite(Some(site)) => format!("SameSite {site:?}"),
                 CookieFlag::SameSite(None) => "SameSite off".to_owned(),
             };
-            let name = if name == "*" { "all" } else { name };
+            let name = match shown(name) {
+                all if all == "*" => "all".to_owned(),
+                name => name,
+            };
             format!("{name}: {}", flags.iter().map(flag).collect::<Vec<_>>().join(", "))
         }
     }

@@ -46,6 +46,7 @@ pub(super) fn balance(balance: &Balance) -> String {
             Key::Target => "hash of path and query".to_owned(),
             Key::Header(name) => format!("hash of the header field {name}"),
             Key::Cookie(name) => format!("hash of the cookie {name}"),
+            Key::Argument(name) => format!("hash of the query's parameter {name}"),
         },
     }
 }
@@ -95,6 +96,7 @@ fn variable_name(plan: &Plan, variable: &Variable) -> String {
         Variable::Argument(name) => format!("arg_{name}"),
         Variable::Header(name) => format!("http_{}", of_field(name)),
         Variable::Cookie(name) => format!("cookie_{name}"),
+        Variable::AuthField(name) => format!("auth_http_{}", of_field(name)),
         Variable::Capture(group) => group.to_string(),
         Variable::NamedCapture(name) => name.clone(),
         Variable::Map(map) => plan.maps.get(*map).map(|map| map.name.clone()).unwrap_or_default(),

@@ -86,14 +86,13 @@ pub(super) fn host(text: &str) -> Result<Host, String> {
 /// A protocol that may be tunnelled, in lower case.
 pub(super) fn upgrade(text: &str) -> Result<String, String> {
     let name = text.to_ascii_lowercase();
-    let carries_requests = ["h2", "http", "tls"].iter().any(|start| name.starts_with(start));
     let is_name =
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/+".contains(&byte));
     match is_name {
-        _ if carries_requests => Err(format!(
+        _ if flatout_proxy::carries_requests(name.as_bytes()) => Err(format!(
             "got `{text}`, need a protocol such as websocket: requests in a tunnel of {text} would get past all rules"
         )),
-        _ if name == "on" || name == "off" => Err(format!("`{text}` stands alone")),
+        _ if ["on", "off", "any"].contains(&&*name) => Err(format!("`{text}` stands alone")),
         true => Ok(name),
         false => Err(format!("got `{text}`, need the name of a protocol such as websocket, or off")),
     }
@@ -143,6 +142,11 @@ pub(super) fn redirect_status(text: &str) -> Result<u16, String> {
 pub(super) fn at_least_one<T: std::str::FromStr + PartialOrd + From<u8>>(text: &str) -> Result<T, String> {
     let value: T = number(text)?;
     if value < T::from(1) { Err(format!("got `{text}`, need at least 1")) } else { Ok(value) }
+}
+
+/// Requests in progress at a server; 0 for `off`.
+pub(super) fn requests_max(text: &str) -> Result<u32, String> {
+    if text == "off" { Ok(0) } else { at_least_one(text) }
 }
 
 /// The name of a parameter for FastCGI, SCGI or uwsgi.

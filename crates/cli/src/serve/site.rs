@@ -324,9 +324,14 @@ impl Reader<'_> {
         for node in nodes {
             let is_pattern =
                 node.name == "rewrite" || node.key("match").is_some_and(|how| how.text.starts_with("regex"));
-            if let (true, Some(pattern)) = (is_pattern, node.values.first())
-                && let Ok(regex) = parse::regex(&pattern.text)
-            {
+            let is_marked =
+                ["proxy-redirect", "proxy-cookie-domain", "proxy-cookie-path"].contains(&node.name.as_str());
+            let pattern = node.values.first().map_or("", |value| value.text.as_str());
+            let pattern = match (is_pattern, pattern.strip_prefix('~').filter(|_| is_marked)) {
+                (true, _) => Some(pattern),
+                (false, marked) => marked.map(|pattern| pattern.trim_start_matches('*')),
+            };
+            if let Some(Ok(regex)) = pattern.map(parse::regex) {
                 top.shared.borrow_mut().groups.extend(regex.capture_names().flatten().map(str::to_owned));
             }
             self.groups(node.inner.as_deref().unwrap_or_default(), top);
@@ -415,6 +420,9 @@ impl Reader<'_> {
         server.weight =
             weight.map_err(|bad| mistake(self.tree, node, &bad, bad.message.clone()))?.unwrap_or(1);
         server.backup = given.key("backup") == Some("on");
+        let most = given.read("max-requests", parse::requests_max);
+        server.requests_max =
+            most.map_err(|bad| mistake(self.tree, node, &bad, bad.message.clone()))?.unwrap_or(0);
         Ok(server)
     }
 

@@ -2,10 +2,14 @@
 
 use crate::nginx::Directive;
 
-use super::Import;
 use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, text, value};
+use super::pattern::{self, Pattern};
+use super::{Import, values};
+
+/// Attributes of cookies that can be added.
+const FLAGS: [&str; 5] = ["secure", "httponly", "samesite=strict", "samesite=lax", "samesite=none"];
 
 impl<'d> Import<'d> {
     /// Writes the changes for a `proxy_pass` to `url`. `has_own_host`: the upstream gets its own name as Host.
@@ -22,7 +26,11 @@ impl<'d> Import<'d> {
             path.and_then(|path| path.exact().or(path.prefix())).filter(|_| !authority.starts_with("unix:"));
         let default = location.map(|location| {
             let from = format!("{scheme}://{authority}{}", uri.unwrap_or(location));
-            format!("proxy-redirect {} {}", text(&from), text(location))
+            format!(
+                "proxy-redirect {} {}",
+                text(&from.replace('$', "$$")),
+                text(&location.replace('$', "$$"))
+            )
         });
         let redirects = chain.list(&["proxy_redirect"]);
         if redirects.is_empty() && has_own_host {
@@ -49,33 +57,77 @@ impl<'d> Import<'d> {
             let texts = directive.texts();
             match texts.split_first() {
                 Some((&"off", [])) => self.fates.carried(directive),
-                Some((name, flags)) if !name.starts_with(['~', '$']) && !flags.is_empty() => {
-                    let name = match *name {
-                        "$" => "*",
-                        name => name,
-                    };
-                    let flags: Vec<String> = flags.iter().map(|flag| value(flag)).collect();
-                    self.fates.carried(directive);
-                    lines.setting(format!("proxy-cookie-flags {} {}", value(name), flags.join(" ")));
+                Some((name, flags)) if !flags.is_empty() && flags.iter().all(|flag| !flag.contains('$')) => {
+                    let is_plain = !name.starts_with('~') && !name.contains('$');
+                    match if is_plain { Ok(value(name)) } else { self.looked_for(name, true) } {
+                        Ok(name) => {
+                            let flags: Vec<String> = flags.iter().map(|flag| value(flag)).collect();
+                            self.fates.carried(directive);
+                            lines.setting(format!("proxy-cookie-flags {name} {}", flags.join(" ")));
+                        }
+                        Err(why) => self.leave(directive, &why, lines),
+                    }
                 }
-                _ => self.leave(
-                    directive,
-                    "expressions and variables are not supported in names of cookies",
-                    lines,
-                ),
+                _ => self.leave(directive, "variables are not supported in flags", lines),
             }
         }
     }
 
+    /// What a rule looks for, as the site file has it: a text with variables, or an expression.
+    ///
+    /// # Errors
+    /// Why it cannot be converted.
+    fn looked_for(&self, given: &str, in_cookies: bool) -> Result<String, String> {
+        let Some(pattern) = given.strip_prefix('~') else {
+            return match values::unknown_variable(given, &self.maps) {
+                Some(unknown) => Err(format!("the variable ${unknown} is not supported")),
+                None => Ok(text(given)),
+            };
+        };
+        // In names and domains of cookies, nginx always ignores case.
+        let usual = if in_cookies { "~*" } else { "~" };
+        let (mark, pattern) = pattern.strip_prefix('*').map_or((usual, pattern), |pattern| ("~*", pattern));
+        match pattern::read(pattern) {
+            Some(Pattern::Same(pattern)) => Ok(text(&format!("{mark}{pattern}"))),
+            _ => Err("look-around and back-references are not supported".to_owned()),
+        }
+    }
+
     fn pair(&mut self, directive: &'d Directive, setting: &str, lines: &mut Lines) {
-        match directive.texts()[..] {
-            ["off"] => self.fates.carried(directive),
-            [from, to] if !from.starts_with('~') && !from.contains('$') && !to.contains('$') => {
-                self.fates.carried(directive);
-                let from = if setting == "proxy-cookie-domain" { from.trim_start_matches('.') } else { from };
-                lines.setting(format!("{setting} {} {}", text(from), text(to)));
+        let [from, to] = directive.texts()[..] else {
+            return match directive.texts()[..] {
+                ["off"] => self.fates.carried(directive),
+                _ => self.leave(directive, "there is no equivalent", lines),
+            };
+        };
+        let (from, to) = match setting {
+            "proxy-cookie-domain" => (from.trim_start_matches('.'), to.trim_start_matches('.')),
+            _ => (from, to),
+        };
+        // `/ "/; Secure"` is how flags were added before there was a directive for them.
+        let (to, flags) = to.split_once(';').unwrap_or((to, ""));
+        let flags: Vec<String> = flags.split(';').map(|flag| flag.trim().to_ascii_lowercase()).collect();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).filter(|flag| !flag.is_empty()).collect();
+        if flags.iter().any(|flag| !FLAGS.contains(flag)) {
+            return self.leave(directive, "an attribute of this kind cannot be added", lines);
+        }
+        if !flags.is_empty() {
+            let flags: Vec<String> = flags.iter().map(|flag| value(flag)).collect();
+            lines.setting(format!("proxy-cookie-flags \"*\" {}", flags.join(" ")));
+            if from == to {
+                return self.fates.carried(directive);
             }
-            _ => self.leave(directive, "expressions and variables are not supported here", lines),
+        }
+        let unknown = values::unknown_variable(to, &self.maps);
+        match (self.looked_for(from, setting == "proxy-cookie-domain"), unknown) {
+            (Ok(from), None) => {
+                self.fates.carried(directive);
+                lines.setting(format!("{setting} {from} {}", text(to)));
+            }
+            (Ok(_), Some(unknown)) => {
+                self.leave(directive, &format!("the variable ${unknown} is not supported"), lines);
+            }
+            (Err(why), _) => self.leave(directive, &why, lines),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Variables with one value in their place: they are replaced by it, so that the site file has texts in place of variables.
 //!
-//! These are `$server_name`, `$server_port` and `$server_addr` of a server, `$document_root` of a block, and in places where
-//! upstreams and folders are named, what `set` gave to a variable.
+//! These are `$server_name`, `$server_port` and `$server_addr` of a server, `$document_root` of a block, in places where upstreams
+//! and folders are named what `set` gave to a variable, and fields of an auth service that `auth_request_set` gave to one.
 
 use crate::nginx::Directive;
 
@@ -18,6 +18,8 @@ pub(super) fn replaced(main: &[Directive]) -> Vec<Directive> {
     let mut main = main.to_vec();
     for http in main.iter_mut().filter(|directive| directive.name == "http") {
         let Some(block) = &mut http.block else { continue };
+        let of_auth = auth_fields(block);
+        replace_auth_fields(block, &of_auth);
         let root = root_of(block);
         for server in block.iter_mut().filter(|directive| directive.name == "server") {
             if let Some(inner) = &mut server.block {
@@ -69,6 +71,78 @@ fn of_server(server: &[Directive]) -> Known {
     known
 }
 
+/// The variables to which `auth_request_set` gives a field of the auth service's response, the same one in all places.
+fn auth_fields(http: &[Directive]) -> Known {
+    let mut all = Known::new();
+    collect_auth_sets(http, &mut all);
+    let is_same = |name: &str, value: &str| {
+        let mut others = all.iter().filter(|(other, _)| other == name);
+        others.all(|(_, other)| other == value)
+    };
+    let of_field = |(name, value): &(String, String)| {
+        let field = value.strip_prefix("$upstream_http_")?;
+        let is_name = field.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        (is_name && !field.is_empty() && is_same(name, value))
+            .then(|| (name.clone(), format!("$auth_http_{field}")))
+    };
+    all.iter().filter_map(of_field).collect()
+}
+
+fn collect_auth_sets(block: &[Directive], all: &mut Known) {
+    for directive in block {
+        match directive.name.as_str() {
+            "auth_request_set" | "set" => {
+                all.push((
+                    directive.word(0).trim_start_matches('$').to_owned(),
+                    directive.word(1).to_owned(),
+                ));
+            }
+            _ => {}
+        }
+        collect_auth_sets(directive.inner(), all);
+    }
+}
+
+fn replace_auth_fields(block: &mut [Directive], known: &Known) {
+    if known.is_empty() {
+        return;
+    }
+    for directive in block {
+        let is_set = directive.name == "auth_request_set";
+        let name = directive.word(0).trim_start_matches('$').to_owned();
+        match known.iter().find(|(this, _)| is_set && *this == name) {
+            // This is what marks it as converted.
+            Some((_, field)) => {
+                directive.words.iter_mut().skip(1).for_each(|word| word.text.clone_from(field))
+            }
+            None => {
+                for word in &mut directive.words {
+                    word.text = substituted(&word.text, known);
+                }
+            }
+        }
+        if let Some(inner) = &mut directive.block {
+            replace_auth_fields(inner, known);
+        }
+    }
+}
+
+/// `$proxy_host` and `$proxy_port` where requests go to one place.
+fn of_pass(block: &[Directive]) -> Known {
+    let pass = block.iter().find(|directive| directive.name == "proxy_pass").map_or("", |it| it.word(0));
+    let Some((scheme, rest)) = pass.split_once("://").filter(|_| !pass.contains('$')) else {
+        return Known::new();
+    };
+    let host = rest.split('/').next().unwrap_or_default();
+    if host.is_empty() || host.starts_with("unix:") {
+        return Known::new();
+    }
+    let usual = if scheme == "https" { "443" } else { "80" };
+    let port = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+    let port = port.map_or(usual, |(_, port)| port);
+    vec![("proxy_host".to_owned(), host.to_owned()), ("proxy_port".to_owned(), port.to_owned())]
+}
+
 /// The port of a server, if it has one.
 pub(super) fn port(server: &[Directive]) -> Option<String> {
     of_server(server).into_iter().find(|(name, _)| name == "server_port").map(|(_, port)| port)
@@ -111,6 +185,7 @@ fn replace(block: &mut [Directive], fixed: &Known, outer: &Known) {
         fixed.retain(|(name, _)| name != "document_root");
         fixed.extend(root_of(block).filter(|_| !block.iter().any(|directive| directive.name == "alias")));
     }
+    fixed.extend(of_pass(block));
     let shadowed = sets(block, false);
     let mut here: Known =
         outer.iter().filter(|(name, _)| shadowed.iter().all(|(other, _)| other != name)).cloned().collect();

@@ -48,6 +48,8 @@ mod target_tests;
 mod tests;
 mod tls;
 mod upstream;
+#[cfg(test)]
+mod upstream_tests;
 mod values;
 
 use crate::nginx::Directive;
@@ -98,6 +100,14 @@ pub fn site_file(main: &[Directive]) -> Imported {
     import.servers(&chain, &mut top, &mut sites);
     import.rest(block, &mut top);
     import.rest(main, &mut top);
+    if import.buffers_requests {
+        top.setting("buffer-requests on".to_owned());
+    }
+    if import.is_named_by_path {
+        let mut cases = Lines::default();
+        cases.setting("case \"~^/([^/]+)$\" \"$1\"".to_owned());
+        blocks.block(&[], format!("map {} \"$uri\"", value(proxy::UPSTREAM_OF_PATH)), cases);
+    }
     for made in std::mem::take(&mut import.made) {
         blocks.block(&[], format!("upstream {}", value(&made.name)), made.lines);
     }
@@ -147,6 +157,10 @@ struct Import<'d> {
     /// Places that respond 501, and servers that are missing.
     closed: Vec<String>,
     lost: Vec<String>,
+    /// Bodies of requests to some upstream are taken whole before they are sent.
+    buffers_requests: bool,
+    /// The path of a request names its upstream.
+    is_named_by_path: bool,
     /// Whether a folder is served.
     serves_files: bool,
 }
@@ -180,6 +194,11 @@ impl<'d> Import<'d> {
             if self.fates.is_known(directive)
                 || ["server", "location", "http", "upstream"].contains(&directive.name.as_str())
             {
+                continue;
+            }
+            if directive.name == "auth_request_set" && directive.word(1).starts_with("$auth_http_") {
+                // Texts have the field in place of the variable.
+                self.fates.carried(directive);
                 continue;
             }
             match table::why(directive) {

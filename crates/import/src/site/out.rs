@@ -71,6 +71,11 @@ impl Lines {
         }
     }
 
+    /// A setting, also if the block already has it.
+    pub(super) fn setting_again(&mut self, text: String) {
+        self.lines.push(OutputLine::Setting(text));
+    }
+
     /// A setting before all others.
     pub(super) fn setting_first(&mut self, text: String) {
         self.lines.insert(0, OutputLine::Setting(text));

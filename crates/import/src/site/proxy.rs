@@ -39,6 +39,9 @@ const SEEN: [&str; 26] = [
     "ssl_verify_depth",
 ];
 
+/// The variable that is the upstream in `http:/$uri`.
+pub(super) const UPSTREAM_OF_PATH: &str = "upstream_of_path";
+
 /// Families of these directives.
 const FAMILIES: [&str; 5] = ["proxy_", "grpc_", "fastcgi_", "uwsgi_", "scgi_"];
 
@@ -80,6 +83,14 @@ impl<'d> Import<'d> {
         let (scheme, rest) = match pass.word(0).split_once("://") {
             Some(parts) => parts,
             None if is_grpc => ("grpc", pass.word(0)),
+            // The first segment of the path names the upstream.
+            None if pass.word(0) == "http:/$uri" => {
+                self.is_named_by_path = true;
+                if !self.maps.iter().any(|map| map == UPSTREAM_OF_PATH) {
+                    self.maps.push(UPSTREAM_OF_PATH.to_owned());
+                }
+                ("http", "$upstream_of_path")
+            }
             None => return Err("it has no scheme".to_owned()),
         };
         let is_tls = match scheme {
@@ -123,6 +134,8 @@ impl<'d> Import<'d> {
         lines.setting(line("proxy", &upstream));
         if is_grpc {
             self.request_fields(chain, family, authority, lines);
+            // nginx never buffers bodies for gRPC.
+            lines.setting("buffer-requests off".to_owned());
             return Ok(());
         }
         let host = if authority.starts_with("unix:") { "localhost" } else { authority };
@@ -141,9 +154,9 @@ impl<'d> Import<'d> {
             lines.setting("x-accel on".to_owned());
         }
         match word("request_buffering") {
-            "on" => lines.setting("buffer-requests".to_owned()),
             "off" => lines.setting("buffer-requests off".to_owned()),
-            _ => {}
+            // It is on in nginx unless it is switched off: once, at the top.
+            _ => self.buffers_requests = true,
         }
         // Without files, nginx keeps a few pages; more than that is between the sockets here.
         match (word("buffering"), word("max_temp_file_size")) {
@@ -186,7 +199,7 @@ impl<'d> Import<'d> {
         let scheme = if is_tls { "https" } else { "http" };
         lines.setting(format!("proxy {}", text(&format!("{scheme}://{rest}"))));
         self.request_fields(chain, family, "", lines);
-        self.cache(chain, family, lines);
+        self.transfer(chain, family, lines);
         Ok(())
     }
 
@@ -215,6 +228,8 @@ impl<'d> Import<'d> {
                         other => Some(other.to_owned()),
                     };
                 }
+                // nginx forwards all protocols; here WebSockets without further ado.
+                "upgrade" if given == "$http_upgrade" => lines.setting("upgrade any".to_owned()),
                 // Connections to upstreams are kept by default, and upgrades become tunnels.
                 "connection" | "upgrade" | "te" | "keep-alive" => {}
                 // The server frames bodies itself.

@@ -134,7 +134,7 @@ const LEFT: &[(&str, &str)] = &[
     ("add_trailer", "adding trailers is not supported"),
     ("auth_jwt", "only basic and forward auth are supported"),
     ("auth_pam", "only basic and forward auth are supported"),
-    ("auth_request_set", "use response-headers= of forward-auth"),
+    ("auth_request_set", "only a field of the response is kept, the same one in all places"),
     ("charset", "set the charset together with the type"),
     ("client_body_timeout", "use min-rate to limit slow clients"),
     ("debug_connection", "debug logs are not supported"),

@@ -148,9 +148,23 @@ impl<'d> Import<'d> {
             for (theirs, ours) in [("ssl_name", "upstream-name"), ("ssl_trusted_certificate", "upstream-ca")]
             {
                 let word = word(theirs);
+                // nginx ignores the port of a name.
+                let word = match (theirs, word.rsplit_once(':')) {
+                    ("ssl_name", Some((name, port))) if port.parse::<u16>().is_ok() => name,
+                    _ => word,
+                };
                 if !word.is_empty() && !word.contains('$') {
                     settings.push(format!("{ours} {}", value(word)));
                 }
+            }
+            let (certificate, key) = (word("ssl_certificate"), word("ssl_certificate_key"));
+            let is_file = |name: &str| !name.is_empty() && !name.contains(['$', ':']);
+            if is_file(certificate) && is_file(key) && word("ssl_password_file").is_empty() {
+                for name in ["ssl_certificate", "ssl_certificate_key"] {
+                    let directive = chain.find(&format!("{family}_{name}"));
+                    directive.iter().for_each(|directive| self.fates.carried(directive));
+                }
+                settings.push(format!("upstream-certificate {} {}", value(certificate), value(key)));
             }
         }
         settings
@@ -159,6 +173,7 @@ impl<'d> Import<'d> {
     fn servers_of(&mut self, block: &'d Directive, is_tls: bool, lines: &mut Lines) {
         self.fates.carried(block);
         let mut failures = None;
+        let mut has_limit = false;
         let is_first = |it: &Directive| {
             it.name == "server" && !it.texts().contains(&"backup") && !it.texts().contains(&"down")
         };
@@ -188,6 +203,11 @@ impl<'d> Import<'d> {
                             ("weight", weight) => text.push_str(&format!(" weight={weight}")),
                             ("backup", "") if has_others => text.push_str(" backup=on"),
                             ("backup", "") => {}
+                            ("max_conns", "0") => {}
+                            ("max_conns", most) if service.is_none() && most.parse::<u32>().is_ok() => {
+                                text.push_str(&format!(" max-requests={most}"));
+                                has_limit = true;
+                            }
                             ("max_fails", count) => fails = count.parse::<u32>().ok(),
                             ("fail_timeout", text) => time = values::time(text),
                             _ => lines.comment(&format!("not converted: `{option}` of {word}")),
@@ -197,7 +217,8 @@ impl<'d> Import<'d> {
                         failures
                             .get_or_insert((fails.unwrap_or(1), time.unwrap_or_else(|| "10s".to_owned())));
                     }
-                    lines.setting(text);
+                    // A server that is there twice gets twice the share.
+                    lines.setting_again(text);
                 }
                 "keepalive" => lines.setting(format!("pool {word}")),
                 "keepalive_timeout" => {
@@ -205,7 +226,14 @@ impl<'d> Import<'d> {
                         lines.setting(format!("pool-time \"{time}\""));
                     }
                 }
-                "keepalive_requests" | "keepalive_time" | "zone" | "queue" => {
+                "queue" => {
+                    lines.setting(format!("queue {word}"));
+                    let time = directive.texts().into_iter().find_map(|text| text.strip_prefix("timeout="));
+                    if let Some(time) = time.and_then(values::time) {
+                        lines.setting(format!("queue-time \"{time}\""));
+                    }
+                }
+                "keepalive_requests" | "keepalive_time" | "zone" => {
                     self.fates.needless(directive);
                     continue;
                 }
@@ -224,7 +252,7 @@ impl<'d> Import<'d> {
                     None => {
                         self.leave(
                             directive,
-                            "only the client, the path, a field or a cookie is hashed",
+                            "only the client, the path, a field, a cookie or a parameter of the query is hashed",
                             lines,
                         );
                         continue;
@@ -239,6 +267,10 @@ impl<'d> Import<'d> {
                 }
             }
             self.fates.carried(directive);
+        }
+        if has_limit && !lines.has("queue") {
+            // nginx responds at once if all servers are at their limit.
+            lines.setting("queue 0".to_owned());
         }
         if let Some((fails, time)) = failures {
             lines.setting(format!("failures {fails} window=\"{time}\" down-time=\"{time}\""));
@@ -270,10 +302,12 @@ fn hash_key(text: &str) -> Option<String> {
         "$remote_addr" | "$binary_remote_addr" => "client".to_owned(),
         "$uri" => "path".to_owned(),
         "$request_uri" => "target".to_owned(),
+        // A text of several variables has a second `$`.
+        _ if text.matches('$').count() != 1 => return None,
         _ => match (text.strip_prefix("$http_"), text.strip_prefix("$cookie_")) {
             (Some(field), _) => format!("header {}", field.replace('_', "-")),
             (_, Some(cookie)) => format!("cookie {cookie}"),
-            _ => return None,
+            _ => format!("argument {}", text.strip_prefix("$arg_")?),
         },
     })
 }

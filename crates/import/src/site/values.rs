@@ -66,7 +66,7 @@ pub(super) fn rate(text: &str) -> Option<String> {
 }
 
 /// Variables with the same name in both.
-const VARIABLES: [&str; 29] = [
+const VARIABLES: [&str; 30] = [
     "scheme",
     "host",
     "http_host",
@@ -82,6 +82,7 @@ const VARIABLES: [&str; 29] = [
     "remote_user",
     "server_protocol",
     "server_name",
+    "server_port",
     "content_type",
     "content_length",
     "https",
@@ -96,6 +97,18 @@ const VARIABLES: [&str; 29] = [
     "ssl_client_i_dn",
     "ssl_client_serial",
     "ssl_client_fingerprint",
+];
+
+/// Those that are known with the response.
+const OF_RESPONSE: [&str; 8] = [
+    "status",
+    "upstream_status",
+    "upstream_addr",
+    "upstream_connect_time",
+    "upstream_header_time",
+    "upstream_response_time",
+    "upstream_cache_status",
+    "request_body",
 ];
 
 /// The variables of a text, without `$`.
@@ -121,7 +134,7 @@ pub(super) fn unknown_variable<'t>(text: &'t str, maps: &[String]) -> Option<&'t
     let is_known = |name: &&str| {
         VARIABLES.contains(name)
             || (name.len() == 1 && name.starts_with(|char: char| char.is_ascii_digit()))
-            || ["http_", "arg_", "cookie_"]
+            || ["http_", "arg_", "cookie_", "auth_http_"]
                 .iter()
                 .any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
             || maps.iter().any(|map| map == name)
@@ -132,7 +145,7 @@ pub(super) fn unknown_variable<'t>(text: &'t str, maps: &[String]) -> Option<&'t
 /// The same for texts that are made when the response is known.
 pub(super) fn unknown_in_response<'t>(text: &'t str, maps: &[String]) -> Option<&'t str> {
     let is_of_response = |name: &&str| {
-        ["status", "upstream_status", "upstream_cache_status", "request_body"].contains(name)
+        OF_RESPONSE.contains(name)
             || ["sent_http_", "upstream_http_", "upstream_cookie_"]
                 .iter()
                 .any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))

@@ -17,6 +17,7 @@ use flatout_wire::h1::Client;
 use crate::connection::cgi_session::CgiSession;
 use crate::connection::h2::Session;
 use crate::request::job::Job;
+use crate::server::ServerSlot;
 use crate::table::ServerId;
 use crate::worker::passthrough::PassthroughEnding;
 
@@ -53,6 +54,8 @@ pub(crate) struct UpstreamConnection {
     pub(crate) forwarded_bytes: u64,
     /// It is on the list of those whose clients may be slow.
     pub(crate) is_behind: bool,
+    /// Its place at a server with a limit, once it has switched to another protocol and has no request.
+    pub(crate) slot: Option<ServerSlot>,
 }
 
 /// What a connection carries.
@@ -125,6 +128,7 @@ impl UpstreamConnection {
             is_read_closed: false,
             forwarded_bytes: 0,
             is_behind: false,
+            slot: None,
         }
     }
 

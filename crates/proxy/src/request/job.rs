@@ -10,6 +10,7 @@ use flatout_wire::h1::{Length, Sent};
 use crate::failure::{Failure, RequestLine};
 use crate::receiver::Receiver;
 use crate::select::balance::without_tried;
+use crate::server::ServerSlot;
 use crate::spool::store::SpoolMemory;
 use crate::spool::stored::{NextPart, StoredBody};
 use crate::table::UpstreamId;
@@ -80,6 +81,8 @@ pub(crate) struct Job {
     pub(crate) has_client_sent: bool,
     /// When it was sent to its current server; 0 if that is not measured.
     pub(crate) sent_ns: u64,
+    /// Its place among the requests that its current server may have, if that has a limit.
+    pub(crate) slot: Option<ServerSlot>,
     /// When it entered the queue.
     pub(crate) queued_ns: Option<u64>,
     /// The attempts at it so far.
@@ -127,6 +130,7 @@ impl Job {
             retry_until_ns: None,
             has_client_sent: false,
             sent_ns: 0,
+            slot: None,
             queued_ns: None,
             trail: Trail::default(),
         }

@@ -162,6 +162,7 @@ fn an_auth_service_gets_no_claims_of_the_client() {
 fn only_listed_protocols_are_forwarded() {
     let both = Forward { upgrade: vec!["websocket".to_owned(), "echo".to_owned()], ..Forward::to(0) };
     let off = Forward { upgrade: Vec::new(), ..Forward::to(0) };
+    let any = Forward { upgrade: vec![Forward::ANY_UPGRADE.to_owned()], ..Forward::to(0) };
     for (fields, forward, forwarded) in [
         ("Connection: Upgrade\r\nUpgrade: websocket", Forward::to(0), Some("websocket")),
         ("Connection: Upgrade\r\nUpgrade: WebSocket", Forward::to(0), Some("WebSocket")),
@@ -173,6 +174,13 @@ fn only_listed_protocols_are_forwarded() {
         ("Connection: Upgrade\r\nUpgrade: TLS/1.0, HTTP/1.1", both.clone(), None),
         ("Connection: Upgrade\r\nUpgrade: websocketx", both, None),
         ("Connection: Upgrade\r\nUpgrade: websocket", off, None),
+        (
+            "Connection: Upgrade\r\nUpgrade: tcp, H2C, HTTP/2.0, TLS/1.3, websocket",
+            any.clone(),
+            Some("tcp, websocket"),
+        ),
+        ("Connection: Upgrade\r\nUpgrade: h2c\r\nUpgrade: http", any.clone(), None),
+        ("Connection: Upgrade\r\nUpgrade: \"a b\", , (", any, None),
         ("Connection: close\r\nUpgrade: websocket", Forward::to(0), None),
         ("Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 3", Forward::to(0), None),
         ("Connection: Upgrade\r\nUpgrade: websocket\r\nTransfer-Encoding: chunked", Forward::to(0), None),

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use flatout_gateway::Forwarded;
+use flatout_gateway::{Forward, Forwarded};
 use flatout_wire::field::write_line;
 use flatout_wire::websocket::{KEY_BYTES, accept_key};
 use flatout_wire::{Framing, Head};
@@ -27,9 +27,25 @@ pub(crate) fn upgrade(head: &Head<'_>, what: &Forwarded<'_>) -> Option<Vec<u8>> 
         return None;
     }
     let asked = head.field_all("Upgrade").flat_map(|value| value.split(|&byte| byte == b','));
-    let is_allowed = |protocol: &&[u8]| allowed.iter().any(|it| protocol.eq_ignore_ascii_case(it.as_bytes()));
+    let is_any = allowed.iter().any(|it| it == Forward::ANY_UPGRADE);
+    let is_allowed = |protocol: &&[u8]| match is_any {
+        true => is_token(protocol) && !carries_requests(protocol),
+        false => allowed.iter().any(|it| protocol.eq_ignore_ascii_case(it.as_bytes())),
+    };
     let protocols: Vec<&[u8]> = asked.map(<[u8]>::trim_ascii).filter(is_allowed).collect();
     (!protocols.is_empty()).then(|| protocols.join(&b", "[..]))
+}
+
+/// Whether requests could be sent in a tunnel of this protocol: they would get past all rules.
+pub fn carries_requests(protocol: &[u8]) -> bool {
+    let begins = |start: &&[u8]| protocol.get(..start.len()).is_some_and(|it| it.eq_ignore_ascii_case(start));
+    [&b"h2"[..], b"http", b"tls"].iter().any(begins)
+}
+
+/// The name of a protocol, with its version.
+fn is_token(protocol: &[u8]) -> bool {
+    let is_name = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-._/+".contains(&byte);
+    !protocol.is_empty() && protocol.iter().all(is_name)
 }
 
 /// Whether an upstream that switches protocols has chosen some that the request, whose written head this is, asked for.

@@ -146,9 +146,10 @@ impl Shares {
     ) -> Option<usize> {
         // Considering it down would leave no server.
         if let [only] = self.active[..] {
-            return (tried == 0 && self.server(only)?.may_serve_last()).then_some(only);
+            let server = self.server(only)?;
+            return (tried == 0 && server.may_serve_last() && server.has_slot()).then_some(only);
         }
-        let is_up = |at: usize| self.server(at).is_some_and(|server| server.is_up());
+        let is_up = |at: usize| self.server(at).is_some_and(|server| server.is_up() && server.has_slot());
         if let Some(wanted) = wanted
             && is_up(wanted)
             && !was_tried(tried, wanted)
@@ -160,7 +161,10 @@ impl Shares {
         for backup in [false, true] {
             let of_kind = self.active.iter().filter_map(|&at| {
                 let server = self.server(at)?;
-                let is_it = server.plan.backup == backup && !was_tried(tried, at) && server.is_up();
+                let is_it = server.plan.backup == backup
+                    && !was_tried(tried, at)
+                    && server.is_up()
+                    && server.has_slot();
                 is_it.then(|| (at, server.weight_now(plan.slow_start)))
             });
             open.extend(of_kind);
@@ -172,7 +176,7 @@ impl Shares {
             // One that only stands out is better than none.
             let untried = self.active.iter().filter(|at| !was_tried(tried, **at));
             let last = untried.filter_map(|&at| Some((at, self.server(at)?)));
-            let last = last.filter(|(_, server)| server.is_only_ejected());
+            let last = last.filter(|(_, server)| server.is_only_ejected() && server.has_slot());
             open.extend(last.map(|(at, server)| (at, server.weight_now(plan.slow_start))));
         }
         let chosen = match &plan.balance {
@@ -184,6 +188,19 @@ impl Shares {
         };
         self.open = open;
         chosen
+    }
+
+    /// Whether a server that a request may use, and was not `tried`, has as many requests as it may have.
+    #[cold]
+    pub(crate) fn is_at_limit(&self, tried: u64) -> bool {
+        let untried = self.active.iter().filter(|at| !was_tried(tried, **at));
+        untried.filter_map(|&at| self.server(at)).any(|server| server.is_up() && !server.has_slot())
+    }
+
+    /// Whether a server with a limit has room.
+    pub(crate) fn has_free_slot(&self) -> bool {
+        let mut servers = self.active.iter().filter_map(|&at| self.server(at));
+        servers.any(|server| server.plan.requests_max > 0 && server.has_slot())
     }
 
     /// Whether a server gets requests because others have no room: a backup only replaces servers that are down.

@@ -107,19 +107,23 @@ fn server(line: &str, source: &ServerSource) -> Result<Option<Server>, String> {
     if server.tls.is_some() {
         server.tls = Some(source.tls.clone());
     }
-    let (mut has_weight, mut has_backup) = (false, false);
+    let (mut has_weight, mut has_backup, mut has_limit) = (false, false, false);
     for word in words {
         let is_first = match word.split_once('=') {
             Some(("weight", value)) => {
                 server.weight = weight(value)?;
                 !std::mem::replace(&mut has_weight, true)
             }
+            Some(("max-requests", value)) => {
+                server.requests_max = requests_max(value)?;
+                !std::mem::replace(&mut has_limit, true)
+            }
             None if word == "backup" => {
                 server.backup = true;
                 !std::mem::replace(&mut has_backup, true)
             }
             None if word == "drain" => !std::mem::replace(&mut server.drain, true),
-            _ => return Err(format!("got `{word}`, need weight=N, backup or drain")),
+            _ => return Err(format!("got `{word}`, need weight=N, max-requests=N, backup or drain")),
         };
         if !is_first {
             return Err(format!("got `{word}` twice"));
@@ -133,6 +137,14 @@ fn weight(text: &str) -> Result<u32, String> {
         Ok(weight @ 1..=WEIGHT_MAX) => Ok(weight),
         Ok(0) => Err("got weight=0; to stop requests, write drain".to_owned()),
         _ => Err(format!("got weight={text}, need a number from 1 to {WEIGHT_MAX}")),
+    }
+}
+
+/// Requests in progress at a server.
+fn requests_max(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(most @ 1..) => Ok(most),
+        _ => Err(format!("got max-requests={text}, need a number of at least 1")),
     }
 }
 
@@ -194,7 +206,7 @@ mod tests {
         let shown = shown(&mistakes);
         for expected in [
             "line 1: got weight=0; to stop requests, write drain",
-            "line 4: got `down`, need weight=N, backup or drain",
+            "line 4: got `down`, need weight=N, max-requests=N, backup or drain",
             "line 6: this is not UTF-8",
             "line 8: 10.0.0.5:80 is on line 7 already",
             "line 9: a line begins with the address",

@@ -78,13 +78,16 @@ impl ProxyWorker {
         self.lane.remove(connection.guest);
         if let Some(tunnel) = connection.tunnel() {
             self.lane.remove(tunnel.client());
-            if let Some(job) = job {
+            if let Some(job) = &job {
                 job.trail.ended(&self.watch, state.counts_of(server_id));
             }
             tunnel.report_end(Outcome::Taken);
         }
+        // What it held of its server is for the next one.
+        drop(job);
+        let had_slot = connection.slot.take().is_some();
         state.pool(server_id).forget(at);
-        if had_job {
+        if had_job || had_slot {
             self.dequeue(state, server_id.upstream);
         }
     }

@@ -26,6 +26,8 @@ impl ProxyWorker {
         // Servers that have no room for a connection now.
         let mut full = 0;
         loop {
+            // Before another server is chosen, the place at the last one is free.
+            job.slot = None;
             let group = state.groups.at_mut(job.upstream);
             let chosen = group.shares.choose(&upstream.plan, job.hash, job.tried | full, job.stuck_to);
             if full != 0 && !chosen.is_some_and(|at| group.shares.takes_over(at)) {
@@ -36,11 +38,19 @@ impl ProxyWorker {
                     // All servers that this worker knows are removed; it gets the new ones next, and then what is queued.
                     return self.enqueue(state, job);
                 }
+                if group.shares.is_at_limit(job.tried) {
+                    return self.enqueue(state, job);
+                }
                 group.counts.up(|counts| &counts.no_server);
                 let failure = if upstream.is_empty() { Failure::Empty } else { Failure::NoServer };
                 self.log(failure, job.upstream, None, Some(&job), None);
                 return self.refuse(state, job, failure);
             };
+            match group.shares.server(at).map(|server| server.take_slot()) {
+                Some(Ok(slot)) => job.slot = slot,
+                // Another worker was faster.
+                _ => continue,
+            }
             let server_id = ServerId { upstream: job.upstream, server: at };
             if streams_max.is_some()
                 && let Some(connection) = group.shared_connection(at)
@@ -93,7 +103,7 @@ impl ProxyWorker {
         let remote = server.remote();
         let address = match &remote {
             // Log which of the name's addresses it is.
-            Some(remote) if self.watch.notes.is_some() && server.dns_name().is_some() => {
+            Some(remote) if self.watch.wanted_notes().is_some() && server.dns_name().is_some() => {
                 remote.to_string().into()
             }
             _ => state.pool(server_id).address.clone(),

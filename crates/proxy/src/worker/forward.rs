@@ -194,7 +194,17 @@ pub(crate) fn key_hash(balance: &Balance, request: &Request<'_>, client: Option<
         Key::Target => hash(head.target()),
         Key::Header(name) => hash(head.field(name).unwrap_or_default()),
         Key::Cookie(name) => hash(sticky::cookie(head, name).unwrap_or_default()),
+        Key::Argument(name) => hash(argument(head, name).unwrap_or_default()),
     }
+}
+
+/// A parameter of the query, as it was sent.
+fn argument<'h>(head: &Head<'h>, name: &str) -> Option<&'h [u8]> {
+    head.query()?.split(|&byte| byte == b'&').find_map(|pair| {
+        let at = pair.iter().position(|&byte| byte == b'=')?;
+        let (this, value) = pair.split_at(at);
+        this.eq_ignore_ascii_case(name.as_bytes()).then(|| value.get(1..).unwrap_or_default())
+    })
 }
 
 impl Forwarding for ProxyWorker {

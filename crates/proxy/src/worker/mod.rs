@@ -24,6 +24,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Mailbox, Worker, bug};
+use flatout_observe::observed::Notes;
 use flatout_wire::h2::Room;
 use tokio::sync::watch;
 
@@ -114,6 +115,11 @@ impl ProxyWorker {
         });
         made.follow_changes(changes);
         made
+    }
+
+    /// Where it notes attempts, for rules that show them.
+    pub fn notes(&self) -> Option<&Rc<Notes>> {
+        self.watch.notes.as_ref()
     }
 
     /// Itself, for those who call it later.

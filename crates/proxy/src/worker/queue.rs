@@ -18,6 +18,7 @@ impl ProxyWorker {
     /// Queues a request until a connection is free.
     pub(crate) fn enqueue(&self, state: &mut State, mut job: Box<Job>) {
         let index = job.upstream;
+        job.slot = None;
         let (upstream, group) = (self.upstreams.at(index), state.groups.at_mut(index));
         if group.queue.len() >= upstream.plan.queue_max {
             group.counts.up(|counts| &counts.queue_full);
@@ -66,13 +67,24 @@ impl ProxyWorker {
                         self.log(Failure::QueueTime, index, None, Some(&job), None);
                         self.refuse(state, job, Failure::QueueTime);
                     }
-                    None => {
-                        group.is_watched = !group.queue.is_empty();
-                        return group.is_watched;
-                    }
+                    None => break,
                 }
             }
+            self.use_slots(state, index);
+            let group = state.groups.at_mut(index);
+            group.is_watched = !group.queue.is_empty();
+            group.is_watched
         })
+    }
+
+    /// Dispatches requests that have waited for a server at its limit: other workers tell nobody when they have made room there.
+    fn use_slots(&self, state: &mut State, index: UpstreamId) {
+        for _ in 0..state.groups.at(index).queue.len() {
+            if !state.groups.at(index).shares.has_free_slot() {
+                return;
+            }
+            self.dequeue(state, index);
+        }
     }
 
     /// Dispatches the next queued request, if a server that it may use has room.

@@ -115,7 +115,7 @@ impl State {
     pub(crate) fn end_job(&mut self, mut job: Box<Job>) {
         // This releases what its route holds for it.
         job.receiver = Receiver::nobody();
-        (job.stored, job.collected) = (None, None);
+        (job.stored, job.collected, job.slot) = (None, None, None);
         if job.body.len() > BODY_BYTES_KEPT {
             job.body = Bytes::new();
         }

@@ -84,6 +84,7 @@ impl ProxyWorker {
             is_left: is_left.clone(),
         };
         connection.protocol = ConnectionProtocol::Switching;
+        connection.slot = job.slot.take();
         self.lane.set_deadline(connection.guest, None);
         response.set_body(Body::Take(Box::new(move |taken| {
             waiting.join(taken);

@@ -11,7 +11,9 @@ use super::super::concurrency::Gate;
 use super::super::fault::{Fault, Place};
 use super::super::maps::TableCounts;
 use super::super::pages::CompiledMaintenance;
-use super::super::plan::{self, ForwardAuth, Limited, Plan, RateUse, Rules, Template};
+use super::super::plan::{
+    self, FieldChange, ForwardAuth, Limited, Piece, Plan, RateUse, Rules, SetValue, Template, Variable,
+};
 use super::super::rate::Buckets;
 use super::super::render::Text;
 use super::Parts;
@@ -59,6 +61,53 @@ pub(crate) struct Authority {
     pub(crate) target: Text,
     /// The request's own fields of these names are removed.
     pub(crate) dropped: Vec<String>,
+    /// The fields of its response that are used.
+    pub(crate) asked: Vec<String>,
+}
+
+impl Authority {
+    /// Whether a field of its response is added to the request.
+    pub(crate) fn adds(&self, name: &str) -> bool {
+        self.plan.response_fields.iter().any(|added| added.eq_ignore_ascii_case(name))
+    }
+}
+
+/// The fields of auth services' responses that texts of the plan have as variables. A text of one route may show what the auth
+/// service of another has said, from which the request was rerouted.
+pub(super) fn auth_names(plan: &Plan) -> Vec<String> {
+    let of_rules = |rules: &Rules| -> Vec<Template> {
+        let fields = rules.request_fields.iter().chain(&rules.response_fields);
+        let texts = fields.filter_map(|rule| match &rule.change {
+            FieldChange::Set(text) | FieldChange::Add(text) | FieldChange::Default(text) => {
+                Some(text.clone())
+            }
+            FieldChange::Remove => None,
+        });
+        texts.collect()
+    };
+    let of_all = |rules: &Rules| -> Vec<Template> {
+        let inner = rules.when.iter().flat_map(|block| of_rules(&block.rules));
+        of_rules(rules).into_iter().chain(inner).collect()
+    };
+    let of_map = |map: &plan::Map| -> Vec<Template> {
+        map.cases.iter().map(|(_, to)| to.clone()).chain([map.source.clone()]).collect()
+    };
+    let mut texts: Vec<Template> = plan.maps.iter().flat_map(of_map).collect();
+    texts.extend(plan.sets.iter().filter_map(|set| match &set.value {
+        SetValue::Text(text) => Some(text.clone()),
+        SetValue::Expression(_) => None,
+    }));
+    let routes = plan.sites.iter().flat_map(|site| &site.routes);
+    texts.extend(routes.flat_map(|route| of_all(&route.rules)));
+    let mut names: Vec<String> = Vec::new();
+    for piece in texts.into_iter().flat_map(|text| text.0) {
+        if let Piece::Variable(Variable::AuthField(name)) = piece
+            && !names.contains(&name)
+        {
+            names.push(name);
+        }
+    }
+    names
 }
 
 /// What routes name by index, created once, with the settings of each.
@@ -180,7 +229,14 @@ impl Guards {
         let authority = |authority: &ForwardAuth| {
             within(authority.upstream, plan.upstreams.len(), "upstream", place)?;
             let dropped = authority.response_fields.iter().map(|name| name.to_ascii_lowercase()).collect();
-            Ok(Arc::new(Authority { target: text(&authority.target)?, plan: authority.clone(), dropped }))
+            let mut asked = authority.response_fields.clone();
+            asked.extend(parts.auth_names.iter().cloned());
+            Ok(Arc::new(Authority {
+                target: text(&authority.target)?,
+                plan: authority.clone(),
+                dropped,
+                asked,
+            }))
         };
         let maintenance =
             rules.maintenance.as_ref().map(|closed| CompiledMaintenance::new(closed, place)).transpose()?;

@@ -24,7 +24,7 @@ use super::tls_route;
 use guards::SharedLimits;
 
 pub(crate) use blocks::{Block, ResponseBlock, all_hold, resolved_for_requests};
-pub(crate) use guards::{Guards, Key};
+pub(crate) use guards::{Authority, Guards, Key};
 pub(crate) use route::{CompiledAction, CompiledCached, CompiledRoute, ResponseRules};
 
 /// The limit for sites, rates and limits of one plan; each has a 16-bit index in notes.
@@ -41,6 +41,8 @@ pub(crate) struct Compiled {
     pub(crate) tables: Arc<Tables>,
     /// The names of upstreams, in their order.
     pub(crate) upstreams: Arc<[String]>,
+    /// The ports of listeners, by their numbers.
+    pub(crate) ports: Arc<[(u16, u16)]>,
     pub(crate) keys: RandomState,
     /// The counters of limits.
     counted: Arc<SharedLimits>,
@@ -52,6 +54,8 @@ pub(super) struct Parts<'p> {
     pub(super) plan: &'p Plan,
     pub(super) shared: &'p SharedLimits,
     pub(super) tables: &'p Tables,
+    /// Fields of auth services' responses that some text shows.
+    pub(super) auth_names: &'p [String],
 }
 
 #[derive(Debug, Clone)]
@@ -99,7 +103,8 @@ impl Compiled {
         }
         let shared = SharedLimits::after(plan, former.map(|former| &*former.counted))?;
         let tables = Arc::new(Tables::new(&plan.maps, &plan.sets, &plan.crawler_addresses)?);
-        let parts = Parts { plan, shared: &shared, tables: &tables };
+        let auth_names = guards::auth_names(plan);
+        let parts = Parts { plan, shared: &shared, tables: &tables, auth_names: &auth_names };
         let sites = plan.sites.iter().enumerate().map(|(at, site)| CompiledSite::new(parts, at, site));
         Ok(Compiled {
             hosts: Hosts::new(&plan.sites)?,
@@ -107,6 +112,7 @@ impl Compiled {
             clients: Arc::new(Clients::new(&plan.trust)),
             tables,
             upstreams: plan.upstreams.iter().map(|upstream| upstream.name.clone()).collect(),
+            ports: plan.ports.as_slice().into(),
             // Keys are counted by their hashes, so the hasher has to stay.
             keys: former.map_or_else(RandomState::new, |former| former.keys.clone()),
             counted: Arc::new(shared),

@@ -327,11 +327,17 @@ impl ResponseRules {
     /// Whether they are the same for all requests.
     fn is_constant(&self) -> bool {
         self.fields.is_constant()
+            && self.upstream.is_constant()
             && self.blocks.is_empty()
             && !self.pages.has_routes()
             && self.expires.is_none()
             && self.replacements.is_none()
             && self.cors.is_none()
+    }
+
+    /// Whether a field has what is known of the attempts at an upstream's servers.
+    pub(crate) fn uses_attempts(&self) -> bool {
+        self.fields.uses_attempts() || self.blocks.iter().any(|block| block.fields.uses_attempts())
     }
 
     /// Whether a text or a condition uses captures of the route.
@@ -340,6 +346,7 @@ impl ResponseRules {
             block.fields.uses_captures() || Uses::of_all(&block.conditions, tables).has(Uses::CAPTURES)
         };
         self.fields.uses_captures()
+            || self.upstream.uses_captures()
             || self.replacements.as_ref().is_some_and(Replacements::uses_captures)
             || self.pages.uses_captures()
             || self.blocks.iter().any(of_block)
@@ -377,7 +384,13 @@ impl ResponseRules {
             )?,
             fields,
             hsts: rules.hsts.map(hsts),
-            upstream: UpstreamFields::new(&rules.locations, &rules.cookies),
+            upstream: UpstreamFields::new(
+                &rules.locations,
+                &rules.cookies,
+                expression,
+                TableCounts::of(plan),
+                place,
+            )?,
             sendfile: rules.sendfile.clone(),
             expires: rules.expires,
             rate: (rules.limit_rate_bytes_per_s, rules.limit_rate_after_bytes),

@@ -1,35 +1,51 @@
 //! Changes of what upstreams say about themselves.
 
-/// A replacement at the start of `Location` and `Refresh`.
+use super::template::Template;
+
+/// What is looked for in a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Matcher {
+    /// This text.
+    Text(Template),
+    /// What this expression finds. Texts of its rule may use its groups.
+    Pattern {
+        /// A regular expression.
+        pattern: String,
+        /// Whether case does not matter.
+        ignore_case: bool,
+    },
+}
+
+/// A replacement in `Location` and `Refresh`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocationRule {
-    /// What the value starts with.
-    pub from: String,
-    /// What replaces it.
-    pub to: String,
+    /// What the value starts with, or an expression that finds it.
+    pub from: Matcher,
+    /// What replaces that start, or the whole value.
+    pub to: Template,
 }
 
 /// A change of the cookies of upstreams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CookieRule {
-    /// The attribute `Domain`; an empty one is removed.
+    /// The attribute `Domain`; an empty one is removed. The first rule that fits is used.
     Domain {
         /// The domain, without a dot at its start; case is ignored.
-        from: String,
+        from: Matcher,
         /// What replaces it.
-        to: String,
+        to: Template,
     },
-    /// The start of the attribute `Path`.
+    /// The attribute `Path`. The first rule that fits is used.
     Path {
-        /// What it starts with.
-        from: String,
-        /// What replaces that.
-        to: String,
+        /// What it starts with, or an expression that finds it.
+        from: Matcher,
+        /// What replaces that start, or the whole path.
+        to: Template,
     },
     /// Flags of the cookie of this name; `*` is all.
     Flags {
         /// The name.
-        name: String,
+        name: Matcher,
         /// The flags.
         flags: Vec<CookieFlag>,
     },

@@ -18,7 +18,7 @@ use flatout_proxy as proxy;
 use flatout_push as push;
 
 pub use condition::{Condition, Expression, ExpressionFault, FACTS, TABLES, Vocabulary, WhenBlock};
-pub use cookies::{CookieFlag, CookieRule, LocationRule, SameSite};
+pub use cookies::{CookieFlag, CookieRule, LocationRule, Matcher, SameSite};
 pub use map::{CrawlerAddresses, Map, MapFile, MapKey, MapKind, SetValue, SetVariable};
 pub(crate) use net::number;
 pub use net::{BadNet, Net, Peers};
@@ -27,7 +27,7 @@ pub use rules::{
     ForwardAuth, Hsts, Limited, Maintenance, Origins, Page, PageSource, REPLACED_TYPE, Rate, RateUse,
     Replacement, Rules, SendfileFolder, User, Verdict, When,
 };
-pub use template::{BadTemplate, OfCertificate, Piece, Template, VARIABLES, Variable};
+pub use template::{BadTemplate, OfCertificate, OfUpstream, Piece, Template, VARIABLES, Variable};
 
 /// All sites of a server.
 #[derive(Debug, Clone, Default)]
@@ -56,6 +56,8 @@ pub struct Plan {
     pub trust: Trust,
     /// The sites.
     pub sites: Vec<Site>,
+    /// The ports of listeners, by their numbers.
+    pub ports: Vec<(u16, u16)>,
 }
 
 /// Whose information about the client's address is trusted. By default nobody's: the client is the peer of the

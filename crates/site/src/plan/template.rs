@@ -46,8 +46,12 @@ pub enum Variable {
     Client,
     /// The address of the connection's peer.
     Peer,
+    /// The port on which the connection was accepted; nothing for a socket that is none, or whose port the kernel has chosen.
+    ServerPort,
     /// The user name whose password was verified.
     User,
+    /// The field of this name of the auth service's response, if it has allowed the request.
+    AuthField(String),
     /// A property of the client's verified certificate.
     Certificate(OfCertificate),
     /// What a group of the route's or the rewrite's regular expression matched; 0 is the whole match.
@@ -92,12 +96,27 @@ pub enum Variable {
     CacheOutcome,
     /// The status of an upstream's response; only for rules of responses.
     UpstreamStatus,
+    /// What is known of the attempts at servers of an upstream; only for rules of responses.
+    Upstream(OfUpstream),
     /// The value of a cookie that the response sets; only for rules of responses.
     ResponseCookie(String),
     /// The request's body, if it is not too long for a field; only for rules of responses.
     Body,
     /// `X-Forwarded-For` of the request, and the client's address.
     ForwardedFor,
+}
+
+/// A property of the attempts at servers of an upstream, separated by commas. Times are seconds with milliseconds, or `-`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfUpstream {
+    /// The addresses of the servers.
+    Address,
+    /// How long connecting took.
+    ConnectTime,
+    /// How long it took until the head of the response was there.
+    HeaderTime,
+    /// How long it took until the attempt failed; `-` for the last one, which has not ended.
+    ResponseTime,
 }
 
 /// A property of a client's certificate. Without a certificate it is empty, unless otherwise stated.
@@ -189,7 +208,7 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 36] = [
+pub const VARIABLES: [(&str, Variable); 41] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
@@ -205,6 +224,7 @@ pub const VARIABLES: [(&str, Variable); 36] = [
     ("remote_user", Variable::User),
     ("server_protocol", Variable::Protocol),
     ("server_name", Variable::SiteName),
+    ("server_port", Variable::ServerPort),
     ("https", Variable::Https),
     ("ssl_protocol", Variable::TlsVersion),
     ("ssl_cipher", Variable::TlsCipher),
@@ -218,6 +238,10 @@ pub const VARIABLES: [(&str, Variable); 36] = [
     ("status", Variable::Status),
     ("upstream_cache_status", Variable::CacheOutcome),
     ("upstream_status", Variable::UpstreamStatus),
+    ("upstream_addr", Variable::Upstream(OfUpstream::Address)),
+    ("upstream_connect_time", Variable::Upstream(OfUpstream::ConnectTime)),
+    ("upstream_header_time", Variable::Upstream(OfUpstream::HeaderTime)),
+    ("upstream_response_time", Variable::Upstream(OfUpstream::ResponseTime)),
     ("request_body", Variable::Body),
     ("proxy_add_x_forwarded_for", Variable::ForwardedFor),
     ("ssl_client_verify", Variable::Certificate(OfCertificate::Verify)),
@@ -241,6 +265,9 @@ fn prefixed(name: &str) -> Option<Variable> {
     let response = name.strip_prefix("sent_http_").or_else(|| name.strip_prefix("upstream_http_"));
     if let Some(name) = response.filter(|name| !name.is_empty()) {
         return Some(Variable::ResponseHeader(name.replace('_', "-")));
+    }
+    if let Some(name) = name.strip_prefix("auth_http_").filter(|name| !name.is_empty()) {
+        return Some(Variable::AuthField(name.replace('_', "-")));
     }
     if let Some(name) = name.strip_prefix("upstream_cookie_").filter(|name| !name.is_empty()) {
         return Some(Variable::ResponseCookie(name.to_owned()));

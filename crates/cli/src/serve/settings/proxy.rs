@@ -1,9 +1,9 @@
 //! Settings of forwarding to upstreams.
 
 use flatout_proxy::{BufferRequests, Forward, Host, may_be_trailer};
-use flatout_site::plan::{CookieFlag, CookieRule, LocationRule, SameSite, SendfileFolder};
+use flatout_site::plan::{CookieFlag, CookieRule, LocationRule, Matcher, SameSite, SendfileFolder, Template};
 
-use crate::serve::options::MirrorSetting;
+use crate::serve::options::{MirrorSetting, ServeOptions};
 use crate::serve::parse;
 use crate::serve::setting::{Key, ROUTES, SERVERS, ServeSetting};
 use crate::value;
@@ -21,11 +21,11 @@ fn trailer(name: &str) -> Result<String, String> {
 }
 
 /// The value of an attribute of a cookie.
-fn attribute(text: Option<&str>) -> Result<String, String> {
+fn attribute(options: &ServeOptions, text: Option<&str>) -> Result<Template, String> {
     let text = parse::field_value(text.unwrap_or_default())?;
     match text.contains([';', ',']) {
         true => Err(format!("got `{text}`, need a value without `;` and `,`")),
-        false => Ok(text.to_owned()),
+        false => options.template(text),
     }
 }
 
@@ -40,6 +40,17 @@ fn copied_share(text: &str) -> Result<u32, String> {
         true => Ok(parts as u32),
         false => Err(format!("got `{text}`, need a share from 0.001% to 100%")),
     }
+}
+
+/// What is looked for: a text, or a regular expression behind `~`, or `~*` if case does not matter.
+fn matcher(options: &ServeOptions, text: &str) -> Result<Matcher, String> {
+    let Some(pattern) = text.strip_prefix('~') else { return options.template(text).map(Matcher::Text) };
+    let (pattern, ignore_case) = match pattern.strip_prefix('*') {
+        Some(pattern) => (pattern, true),
+        None => (pattern, false),
+    };
+    parse::regex(pattern)?;
+    Ok(Matcher::Pattern { pattern: pattern.to_owned(), ignore_case })
 }
 
 fn flag(text: &str) -> Result<CookieFlag, String> {
@@ -76,14 +87,15 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
         name: "proxy-redirect",
         value: "FROM TO",
         help: "replace the beginning of Location and Refresh in responses of upstreams, such as http://app:8000/ by /; the first that \
-               fits is used",
+               fits is used; both may contain variables; FROM may be a regular expression behind ~, or ~* if case does not matter: \
+               then the whole address is replaced, and TO may contain its groups",
         set: |options, given| {
-            let (from, to) =
-                (given.text().to_owned(), parse::field_value(given.value(1).unwrap_or_default())?);
-            if from.is_empty() {
+            let to = parse::field_value(given.value(1).unwrap_or_default())?;
+            if given.text().is_empty() {
                 return Err("need the beginning of a URL".into());
             }
-            options.rules.locations.push(LocationRule { from, to: to.to_owned() });
+            let rule = LocationRule { from: matcher(options, given.text())?, to: options.template(to)? };
+            options.rules.locations.push(rule);
             Ok(())
         },
         is_list: true,
@@ -92,10 +104,11 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
     ServeSetting {
         name: "proxy-cookie-domain",
         value: "FROM TO",
-        help: "replace the Domain of cookies of upstreams; an empty TO removes it",
+        help: "replace the Domain of cookies of upstreams, with variables and regular expressions as in proxy-redirect; an empty TO removes it",
         set: |options, given| {
-            let from = given.text().trim_start_matches('.').to_owned();
-            options.rules.cookies.push(CookieRule::Domain { from, to: attribute(given.value(1))? });
+            let from = matcher(options, given.text().trim_start_matches('.'))?;
+            let rule = CookieRule::Domain { from, to: attribute(options, given.value(1))? };
+            options.rules.cookies.push(rule);
             Ok(())
         },
         is_list: true,
@@ -104,9 +117,10 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
     ServeSetting {
         name: "proxy-cookie-path",
         value: "FROM TO",
-        help: "replace the beginning of the Path of cookies of upstreams",
+        help: "replace the beginning of the Path of cookies of upstreams, with variables and regular expressions as in proxy-redirect",
         set: |options, given| {
-            let rule = CookieRule::Path { from: given.text().to_owned(), to: attribute(given.value(1))? };
+            let from = matcher(options, given.text())?;
+            let rule = CookieRule::Path { from, to: attribute(options, given.value(1))? };
             options.rules.cookies.push(rule);
             Ok(())
         },
@@ -117,10 +131,11 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
         name: "proxy-cookie-flags",
         value: "NAME FLAG…",
         help: "set or remove flags of a cookie of upstreams, or of all with *: secure, httponly, samesite=strict, samesite=lax, \
-               samesite=none, nosecure, nohttponly, nosamesite",
+               samesite=none, nosecure, nohttponly, nosamesite; NAME may contain variables, or be a regular expression behind ~",
         set: |options, given| {
             let flags = given.values().skip(1).map(flag).collect::<Result<_, _>>()?;
-            options.rules.cookies.push(CookieRule::Flags { name: given.text().to_owned(), flags });
+            let name = matcher(options, given.text())?;
+            options.rules.cookies.push(CookieRule::Flags { name, flags });
             Ok(())
         },
         is_list: true,
@@ -315,12 +330,13 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
         name: "upgrade",
         value: "PROTOCOL…",
         default: "websocket",
-        help: "the protocols in Upgrade that are forwarded, or off; the connection becomes a tunnel, in which no rule applies, if \
+        help: "the protocols in Upgrade that are forwarded, or off, or any, which is all but those that carry requests; the connection becomes a tunnel, in which no rule applies, if \
                the upstream agrees; never for requests with a body or routes with a cache",
         set: |options, given| {
             options.forward.upgrade = match given.values().collect::<Vec<_>>()[..] {
                 ["off"] => Vec::new(),
                 ["on"] => vec!["websocket".to_owned()],
+                ["any"] => vec![Forward::ANY_UPGRADE.to_owned()],
                 _ => given.values().map(parse::upgrade).collect::<Result<_, _>>()?,
             };
             Ok(())

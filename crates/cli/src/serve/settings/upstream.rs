@@ -43,7 +43,7 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
             Key {
                 name: "key",
                 default: "client",
-                help: "for hash: client, path, target, header NAME, or cookie NAME",
+                help: "for hash: client, path, target, header NAME, cookie NAME, or argument NAME of the query",
                 ..KEY
             },
             Key {
@@ -607,6 +607,11 @@ fn hash_key(text: &str) -> Result<HashKey, String> {
         ("target", "") => HashKey::Target,
         ("header", name) => HashKey::Header(parse::field_name(name)?),
         ("cookie", name) => HashKey::Cookie(parse::field_name(name)?),
-        _ => return Err(format!("got `{text}`, need client, path, target, header NAME or cookie NAME")),
+        ("argument", name) if !name.is_empty() => HashKey::Argument(name.to_owned()),
+        _ => {
+            return Err(format!(
+                "got `{text}`, need client, path, target, header NAME, cookie NAME or argument NAME"
+            ));
+        }
     })
 }

@@ -1,0 +1,144 @@
+//! Upstreams, what they say back, and what an auth service says.
+
+use super::tests::{imported, of_server};
+
+/// The site file of an `upstream` block that a location uses.
+fn upstream(text: &str) -> String {
+    let main = format!(
+        "http {{ upstream u {{ {text} }} server {{ listen 80; location / {{ proxy_pass http://u; }} }} }}"
+    );
+    let whole = imported(&main).text;
+    let (_, block) = whole.split_once("upstream u {\n").unwrap_or(("", &whole));
+    let (block, _) = block.split_once("\n}").unwrap_or((block, ""));
+    block.lines().map(str::trim).collect::<Vec<_>>().join(" | ")
+}
+
+#[test]
+fn limits_of_connections_become_limits_of_requests() {
+    for (text, expected) in [
+        ("server a:1 max_conns=0;", "server \"a:1\""),
+        ("server a:1 max_conns=3;", "server \"a:1\" max-requests=3 | queue 0"),
+        (
+            "server a:1 max_conns=1; server a:1 max_conns=1; server b:1 backup max_conns=2;",
+            "server \"a:1\" max-requests=1 | server \"a:1\" max-requests=1 | \
+             server \"b:1\" backup=on max-requests=2 | queue 0",
+        ),
+        (
+            "server a:1 max_conns=3; queue 100 timeout=70;",
+            "server \"a:1\" max-requests=3 | queue 100 | queue-time \"70s\"",
+        ),
+    ] {
+        assert_eq!(upstream(text), expected, "{text}");
+    }
+    assert!(upstream("server a:1 max_conns=many;").contains("// not converted: `max_conns=many` of a:1"));
+}
+
+#[test]
+fn keys_of_hashes_are_converted() {
+    for (key, expected) in [
+        ("$arg_user", "balance hash key=\"argument user\""),
+        ("$request_uri consistent", "balance hash key=target"),
+        ("$http_x_user", "balance hash key=\"header x-user\""),
+        ("$arg_a$arg_b", "// not converted: hash $arg_a$arg_b;"),
+        ("$http_a$arg_b", "// not converted: hash $http_a$arg_b;"),
+    ] {
+        let text = upstream(&format!("hash {key}; server a:1; server b:1;"));
+        assert!(text.contains(expected), "{key}: {text}");
+    }
+}
+
+#[test]
+fn bodies_are_buffered_unless_nginx_does_not() {
+    for (text, top, route) in [
+        ("location / { proxy_pass http://a; }", true, ""),
+        ("location / { proxy_pass http://a; proxy_request_buffering off; }", false, "buffer-requests off"),
+        ("location / { grpc_pass a:1; }", false, "buffer-requests off"),
+        ("location / { return 204; }", false, ""),
+    ] {
+        let whole = imported(&format!("http {{ server {{ listen 80; {text} }} }}")).text;
+        assert_eq!(whole.contains("\nbuffer-requests on\n"), top, "{whole}");
+        assert_eq!(whole.contains("        buffer-requests off\n"), !route.is_empty(), "{whole}");
+    }
+}
+
+#[test]
+fn all_protocols_are_upgraded_where_nginx_forwards_the_field() {
+    let with = "location / { proxy_pass http://a; proxy_set_header Upgrade $http_upgrade; }";
+    let without = "location / { proxy_pass http://a; proxy_set_header Upgrade websocket; }";
+    assert!(of_server(with).contains("| upgrade any |"), "{}", of_server(with));
+    assert!(!of_server(without).contains("upgrade any"), "{}", of_server(without));
+}
+
+#[test]
+fn what_upstreams_say_back_is_changed_as_in_nginx() {
+    for (text, expected) in [
+        ("proxy_redirect http://a/ /;", "proxy-redirect \"http://a/\" \"/\""),
+        ("proxy_redirect http://a/ $scheme://$host/;", "proxy-redirect \"http://a/\" \"$scheme://$host/\""),
+        ("proxy_redirect ~^http://[^/]+(/.+)$ $1;", "proxy-redirect \"~^http://[^/]+(/.+)$\" \"$1\""),
+        ("proxy_redirect ~*^http://a(?=x) /;", "// not converted: proxy_redirect"),
+        ("proxy_redirect http://$nonesuch/ /;", "the variable $nonesuch is not supported"),
+        ("proxy_cookie_domain .a.b .c.d;", "proxy-cookie-domain \"a.b\" \"c.d\""),
+        ("proxy_cookie_domain ~\\.(org)$ x.$1;", "proxy-cookie-domain \"~*\\\\.(org)$\" \"x.$1\""),
+        ("proxy_cookie_path / \"/; HTTPOnly; Secure\";", "| proxy-cookie-flags \"*\" httponly secure | }"),
+        (
+            "proxy_cookie_path /a/ \"/; Secure\";",
+            "proxy-cookie-flags \"*\" secure | proxy-cookie-path \"/a/\" \"/\"",
+        ),
+        ("proxy_cookie_path / \"/; Max-Age=1\";", "// not converted: proxy_cookie_path"),
+        ("proxy_cookie_flags ~^s secure;", "proxy-cookie-flags \"~*^s\" secure"),
+        ("proxy_cookie_flags $arg_c secure;", "proxy-cookie-flags \"$arg_c\" secure"),
+        ("proxy_cookie_flags a $arg_f;", "variables are not supported in flags"),
+    ] {
+        let site = of_server(&format!("location / {{ proxy_pass http://a; {text} }}"));
+        assert!(site.contains(expected), "{text}: {site}");
+    }
+}
+
+#[test]
+fn fields_of_an_auth_service_are_variables() {
+    let auth = "location = /auth { internal; proxy_pass http://z; } location / { proxy_pass http://a; \
+                auth_request /auth; auth_request_set $user $upstream_http_x_user;";
+    let site = of_server(&format!("{auth} proxy_set_header X-U \"<$user>\"; add_header X-V ${{user}}; }}"));
+    assert!(site.contains("request-header set \"X-U\" \"<$auth_http_x_user>\""), "{site}");
+    assert!(site.contains("response-header add \"X-V\" \"$auth_http_x_user\" when=success"), "{site}");
+    assert!(!site.contains("not converted"), "{site}");
+    // It would be another one in another place.
+    let other = "auth_request_set $user $upstream_http_other; proxy_set_header X-U $user; }";
+    assert!(
+        of_server(&format!("{auth} }} location /b {{ proxy_pass http://a; {other}"))
+            .contains("not converted")
+    );
+    let status = of_server(&format!("{auth} auth_request_set $s $upstream_status; }}"));
+    assert!(status.contains("// not converted: auth_request_set $s"), "{status}");
+}
+
+#[test]
+fn certificates_for_upstreams_and_names_are_converted() {
+    let main = "http { server { listen 80; location / { proxy_pass https://a:1; proxy_ssl_certificate c.crt; \
+                proxy_ssl_certificate_key c.key; proxy_ssl_name b.test:123; } } }";
+    let text = imported(main).text;
+    assert!(text.contains("    upstream-certificate \"c.crt\" \"c.key\"\n"), "{text}");
+    assert!(text.contains("    upstream-name \"b.test\"\n"), "{text}");
+    assert!(!text.contains("not converted:"), "{text}");
+}
+
+#[test]
+fn the_path_may_name_the_upstream() {
+    let main =
+        "http { upstream a { server a:1; } server { listen 80; location /a { proxy_pass http:/$uri; } } }";
+    let text = imported(main).text;
+    assert!(
+        text.contains("map \"upstream_of_path\" \"$uri\" {\n    case \"~^/([^/]+)$\" \"$1\"\n}"),
+        "{text}"
+    );
+    assert!(text.contains("proxy \"http://$upstream_of_path\"\n"), "{text}");
+}
+
+#[test]
+fn variables_of_upstreams_and_of_their_place_are_converted() {
+    let site = of_server(
+        "location / { proxy_pass http://a:81; add_header X-A $upstream_addr; add_header X-P $proxy_host:$proxy_port; }",
+    );
+    assert!(site.contains("response-header add \"X-A\" \"$upstream_addr\" when=success"), "{site}");
+    assert!(site.contains("response-header add \"X-P\" \"a:81:81\" when=success"), "{site}");
+}
