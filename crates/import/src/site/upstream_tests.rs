@@ -70,7 +70,7 @@ fn all_protocols_are_upgraded_where_nginx_forwards_the_field() {
 }
 
 #[test]
-fn what_upstreams_say_back_is_changed_as_in_nginx() {
+fn redirects_and_cookies_of_upstreams_are_changed_as_in_nginx() {
     for (text, expected) in [
         ("proxy_redirect http://a/ /;", "proxy-redirect \"http://a/\" \"/\""),
         ("proxy_redirect http://a/ $scheme://$host/;", "proxy-redirect \"http://a/\" \"$scheme://$host/\""),

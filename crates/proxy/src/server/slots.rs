@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_counts_what_is_in_progress() {
+    fn a_limit_counts_requests_in_progress() {
         let limited = server(2);
         let first = limited.take_slot().unwrap();
         let second = limited.take_slot().unwrap();
