@@ -27,7 +27,7 @@ row() {
     log=$(mktemp "$root/target/sim/log.XXXXXX")
     status=0
     SIM_DEFECT=$2 timeout $((limit_s + extra_s)) "$1" --seconds "$limit_s" --no-reduce >"$log" 2>&1 || status=$?
-    rule=$(grep -a '^seed [0-9]*, [0-9]* events: \|panicked at ' "$log" | tail -n 1 | sed 's/^seed [0-9]*, [0-9]* events: //; s/|/\//g' | cut -c 1-160) || rule=
+    rule=$(grep -a '^seed [0-9]*, [0-9]* events: \|panicked at ' "$log" | tail -n 1 | sed 's/^\(seed [0-9]*\), [0-9]* events: /\1: /; s/|/\//g' | cut -c 1-160) || rule=
     after=$(sed -n 's/^failed after \(.*\) s, \(.*\) runs, \(.*\) requests$/\1 s | \3/p' "$log" | tail -n 1)
     if [ "$status" = 0 ]; then
         echo "| $2 | **not found** | $(sed -n 's/.* \([0-9]*\) requests (.*/\1/p' "$log" | tail -n 1) | |"

@@ -231,8 +231,10 @@ impl Connection {
         if self.sent >= end {
             return Did::Nothing;
         }
+        // Not before the first one: the time for a handshake of TLS is limited.
+        let is_next = |next: &Request| next.begin == self.sent;
         let is_between =
-            self.is_polling && self.requests.get(self.next).is_some_and(|next| next.begin == self.sent);
+            self.is_polling && self.next > 0 && self.requests.get(self.next).is_some_and(is_next);
         let waits = is_between && !self.has_waited && random.bool();
         self.has_waited |= is_between;
         if (waits || random.u8(..16) == 0) && !self.socket.is_announcing() {
