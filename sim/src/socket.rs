@@ -358,20 +358,23 @@ impl Socket {
         self.pieces > PIECES_MAX
     }
 
-    /// Sends nothing more, when all is sent. Returns whether it is.
-    pub(crate) fn end_write(&mut self) -> bool {
+    /// Sends nothing more, when all is sent. `Full`: it is not yet.
+    pub(crate) fn end_write(&mut self) -> Sent {
         if let Some(mut tls) = self.tls.take() {
             tls.close();
-            while let Sent::Bytes(_) = self.flush(&mut tls) {}
-            let has_output = tls.has_output();
+            let mut flushed = Sent::Bytes(0);
+            while let (Sent::Bytes(_), true) = (flushed, tls.has_output()) {
+                flushed = self.flush(&mut tls);
+            }
             self.tls = Some(tls);
-            if has_output {
-                return false;
+            if let Sent::Full | Sent::Broken = flushed {
+                return flushed;
             }
         }
-        // The other side may be gone.
-        let _ = self.stream.shutdown(Shutdown::Write);
-        true
+        match self.stream.shutdown(Shutdown::Write) {
+            Ok(()) => Sent::Bytes(0),
+            Err(_) => Sent::Broken,
+        }
     }
 
     /// Sends nothing more, also if the end of what was encrypted is lost.

@@ -130,12 +130,16 @@ impl Tunnel {
             return Did::Nothing;
         }
         if rest.is_empty() && (self.closes_early || !socket.has_unsent()) {
-            if self.closes_early && !self.has_closed && socket.end_write() {
-                self.has_closed = true;
-                shared.event(actor, Event::CloseWrite);
-                return Did::Something;
+            if !self.closes_early || self.has_closed {
+                return Did::Nothing;
             }
-            return Did::Nothing;
+            match socket.end_write() {
+                Sent::Full => return Did::Nothing,
+                Sent::Bytes(_) => self.has_closed = true,
+                Sent::Broken => self.is_broken = true,
+            }
+            shared.event(actor, Event::CloseWrite);
+            return Did::Something;
         }
         let piece = &rest[..socket.draw_piece(random, rest.len())];
         match socket.send(piece) {
