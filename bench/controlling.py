@@ -148,9 +148,9 @@ class Fleet:
         (self.folder / "token").write_text(TOKEN)
         plans, cert, token = f"127.0.0.1:{free_port()}", str(self.folder / "cert.pem"), str(self.folder / "token")
         self.start("controller", "controller", "--certificates", str(self.folder / "state"), "--plans", plans, "--plans-certificate", cert,
-                   "--plans-key", str(self.folder / "key.pem"), "--token", token, address="127.0.0.1")
+                   "--plans-key", str(self.folder / "key.pem"), "--token-file", token, address="127.0.0.1")
         for at in range(planes):
-            self.start(f"data plane {at + 1}", "data-plane", "--controller", plans, "--ca", cert, "--token", token,
+            self.start(f"data plane {at + 1}", "data-plane", "--controller", plans, "--ca", cert, "--token-file", token,
                        "--state", str(self.folder / f"plane-{at}"), address=f"127.0.0.{1 + at}")
 
     def end(self):

@@ -74,7 +74,7 @@ impl Fleet {
         let mut command = Command::new(program("flatout"));
         command.args(["controller", "--address", "127.0.0.1", "--workers", "1", "--plans"]);
         command.arg(format!("127.0.0.1:{plans}")).arg("--plans-certificate").arg(self.path("cert.pem"));
-        command.arg("--plans-key").arg(self.path("key.pem")).arg("--token").arg(self.path("token"));
+        command.arg("--plans-key").arg(self.path("key.pem")).arg("--token-file").arg(self.path("token"));
         command.args(["--health", &format!("127.0.0.1:{}", free_port())]).arg("--certificates");
         command.arg(self.path(&format!("controller-{plans}")));
         command
@@ -93,7 +93,7 @@ impl Fleet {
         for port in controllers {
             command.args(["--controller", &format!("127.0.0.1:{port}")]);
         }
-        command.arg("--ca").arg(self.path("cert.pem")).arg("--token").arg(self.path(token));
+        command.arg("--ca").arg(self.path("cert.pem")).arg("--token-file").arg(self.path(token));
         command.args(["--health", &format!("{address}:{health}")]).arg("--state").arg(self.path(address));
         command.arg("--admin").arg(format!("unix:{}", self.path(&format!("{address}.sock")).display()));
         (command, health)
@@ -319,14 +319,14 @@ fn wrong_arguments_of_controllers_and_data_planes_are_refused() {
         command
     };
     for (mut command, text) in [
-        (plane(&["--token", "x"]), "--controller"),
-        (plane(&["--controller", "h:1"]), "--token"),
-        (plane(&["--controller", "h", "--token", "x"]), "need HOST:PORT"),
-        (plane(&["--controller", ":1", "--token", "x"]), "need HOST:PORT"),
-        (plane(&["--controller", "h:0", "--token", "x"]), "need HOST:PORT"),
-        (plane(&["--controller", "h:1", "--token", "/nowhere"]), "the token /nowhere"),
-        (plane(&["--controller", "h:1", "--token", &short]), "6 bytes; need 16 to 4096"),
-        (plane(&["--controller", "h:1", "--token", &short, "--ca", "/nowhere"]), "/nowhere"),
+        (plane(&["--token-file", "x"]), "--controller"),
+        (plane(&["--controller", "h:1"]), "--token-file"),
+        (plane(&["--controller", "h", "--token-file", "x"]), "need HOST:PORT"),
+        (plane(&["--controller", ":1", "--token-file", "x"]), "need HOST:PORT"),
+        (plane(&["--controller", "h:0", "--token-file", "x"]), "need HOST:PORT"),
+        (plane(&["--controller", "h:1", "--token-file", "/nowhere"]), "the token /nowhere"),
+        (plane(&["--controller", "h:1", "--token-file", &short]), "6 bytes; need 16 to 4096"),
+        (plane(&["--controller", "h:1", "--token-file", &short, "--ca", "/nowhere"]), "/nowhere"),
         (
             {
                 let mut command = Command::new(program("flatout"));

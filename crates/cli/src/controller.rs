@@ -34,7 +34,7 @@ pub(crate) const COMMAND: Command = Command {
             "objects of YAML files, without a cluster",
         ),
         (
-            "flatout controller --plans 0.0.0.0:8082 --plans-certificate tls.crt --plans-key tls.key --token token",
+            "flatout controller --plans 0.0.0.0:8082 --plans-certificate tls.crt --plans-key tls.key --token-file token",
             "plans for data planes, which serve the requests",
         ),
     ],
@@ -109,13 +109,13 @@ fn arguments(command: clap::Command) -> clap::Command {
                 "Where data planes get their plans; then this process serves no requests",
             )
             .value_parser(value_parser!(SocketAddr))
-            .requires_all(["plans-certificate", "plans-key", "token"]),
+            .requires_all(["plans-certificate", "plans-key", "token-file"]),
         )
         .args(
             [
                 option("plans-certificate", "FILE", "The certificate for data planes (PEM)"),
                 option("plans-key", "FILE", "Its key"),
-                option("token", "FILE", "The token that data planes must show: at least 16 bytes"),
+                option("token-file", "FILE", "The token that data planes must show: at least 16 bytes"),
             ]
             .map(|argument| argument.requires("plans").value_hint(ValueHint::FilePath)),
         )
@@ -163,7 +163,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         None => serve(store, settings, base, write, VERSION)?,
         Some(address) => {
             let identity = Identity { certificate: path("plans-certificate"), key: path("plans-key") };
-            let credentials = ControllerCredentials { identity, token: path("token") };
+            let credentials = ControllerCredentials { identity, token: path("token-file") };
             let listener = PlanListener { address: *address, credentials, leads };
             publish(store, settings, base, write, VERSION, listener)?
         }

@@ -18,7 +18,7 @@ pub(crate) const COMMAND: Command = Command {
            stays in use; a data plane that starts without one serves the plan on its disk. It needs no access to the API server.\n\
            Exit status: 0 after a signal, 1 after a failure at run time, 2 for wrong usage.",
     examples: &[(
-        "flatout data-plane --controller flatout-plans:8082 --ca ca.crt --token token --state /var/lib/flatout-plane",
+        "flatout data-plane --controller flatout-plans:8082 --ca ca.crt --token-file token --state /var/lib/flatout-plane",
         "the plans of any of the controllers with this name",
     )],
     arguments,
@@ -51,7 +51,7 @@ fn arguments(command: clap::Command) -> clap::Command {
             .value_hint(ValueHint::FilePath),
         )
         .arg(
-            option("token", "FILE", "The token that the controller expects")
+            option("token-file", "FILE", "The token that the controller expects")
                 .value_hint(ValueHint::FilePath)
                 .required(true),
         )
@@ -99,7 +99,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         controllers,
         credentials: DataPlaneCredentials {
             authorities: text("ca").map(PathBuf::from),
-            token: PathBuf::from(text("token").unwrap_or_default()),
+            token: PathBuf::from(text("token-file").unwrap_or_default()),
         },
         name: text("name").unwrap_or_else(host_name),
         settings: DataPlaneSettings {
