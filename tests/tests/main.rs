@@ -15,6 +15,8 @@ mod bench_figures;
 mod buffering;
 #[path = "bus.rs"]
 mod bus;
+#[path = "busy_poll.rs"]
+mod busy_poll;
 #[path = "cache.rs"]
 mod cache;
 #[path = "cache_generations.rs"]

@@ -222,8 +222,8 @@ const BLOCKS: [&str; 12] = [
 const LISTS: [&str; 6] = ["listen", "listen-plain", "tls", "domain", "admin", "response-header"];
 
 /// Settings that this test does not change by an upgrade: the number of workers must stay, becoming another user needs
-/// root, a redirect hides the rest, and a bus that cannot be reached makes each later upgrade wait.
-const NOT_UPGRADED: [&str; 4] = ["workers", "user", "https-redirect", "bus"];
+/// root, not every kernel polls, a redirect hides the rest, and a bus that cannot be reached makes each later upgrade wait.
+const NOT_UPGRADED: [&str; 5] = ["workers", "busy-poll", "user", "https-redirect", "bus"];
 
 /// The file in which each setting is changed; `{F}` is its folder.
 const BASE: &str = "workers 2\nlisten \"127.0.0.1:{A}\"\nlisten-plain \"127.0.0.1:{B}\"\ntls \"{F}/cert.pem\" \"{F}/key.pem\"\n\
@@ -235,6 +235,7 @@ const CHANGES: &str = r#"
 listen "127.0.0.1:{C}"
 workers 3
 cpus "0"
+busy-poll "50us"
 tunnel-time "2h"
 limit-rate "1MiB"
 limit-rate-after "1KiB"

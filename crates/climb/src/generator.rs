@@ -114,6 +114,7 @@ impl Load<'_> {
             cpu_us_per_request: cpu,
             requests: outcome.requests,
             errors,
+            disturbance: outcome.server_cpu.as_ref().and_then(|used| used.disturbance),
         };
         let p50_ns = Some(outcome.latency.percentile(50.0) as f64).filter(|_| outcome.requests > 0);
         let share = outcome.threads.iter().map(ThreadUse::share).fold(0.0, f64::max);
@@ -140,6 +141,7 @@ impl Load<'_> {
         let reading = parse_output(&ran.stdout)
             .map_err(|error| Error::Generator(format!("the load generator `{command}`: {error}")))?;
         let used = before.zip(after).and_then(|(before, after)| after.since(&before));
+        let disturbance = used.as_ref().and_then(|used| used.disturbance);
         let requests = reading.requests.filter(|requests| *requests > 0);
         let cpu = used.zip(requests).and_then(|(used, requests)| self.cpu_us(&used, requests));
         let sample = Sample {
@@ -148,6 +150,7 @@ impl Load<'_> {
             cpu_us_per_request: cpu,
             requests: reading.requests.unwrap_or(0),
             errors: reading.errors,
+            disturbance,
         };
         Ok(Run { sample, p50_ns: reading.p50_ns, latency: None, generator_share: None })
     }
@@ -177,6 +180,7 @@ mod tests {
             user: Duration::from_millis(own_ms / 2),
             kernel: Duration::from_millis(own_ms / 2),
             machine: machine_ms.map(Duration::from_millis),
+            disturbance: None,
         };
         assert_eq!(cpu_us(&used(1000, Some(1200)), 100_000, false), Some(12.0));
         assert_eq!(cpu_us(&used(500, Some(1200)), 100_000, false), Some(12.0));

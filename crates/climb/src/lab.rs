@@ -58,6 +58,11 @@ impl Lab {
         Ok(lab)
     }
 
+    /// The network that requests are sent from.
+    pub(crate) fn client(&self) -> &Network {
+        &self.client
+    }
+
     /// Runs a function in the client's network.
     pub(crate) fn in_client<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T, Error> {
         let failed = |error| Error::System(format!("cannot enter the lab's client network: {error}"));

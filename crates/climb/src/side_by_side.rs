@@ -5,6 +5,8 @@
 //! port N     <── server with it                             namespace  lo  127.0.0.1:8080  <── server with it
 //! ```
 //!
+//! In the lab, both are in the server's network, on two ports, and the load comes from the client's.
+//!
 //! If both would listen on the same Unix socket, each gets folders of its own, too (`folders.rs`).
 //!
 //! Both are started several times in each comparison, so that neither is older and differences of their starts are part of the
@@ -64,6 +66,8 @@ pub(crate) struct Places<'p> {
     pub(crate) stop: &'p AtomicBool,
     /// Whether the server's command alone says where it listens: no configuration file has been edited.
     pub(crate) is_port_in_command: bool,
+    /// Whether requests come from another network, which reaches this one only.
+    pub(crate) is_lab: bool,
     /// Where servers with folders of their own write.
     pub(crate) changes: PathBuf,
 }
@@ -106,6 +110,10 @@ impl<'p> Pair<'p> {
                 copies[1].command = command;
                 [places.side(None, None), places.side(Some(port), None)]
             }
+            None if places.is_lab => {
+                let why = "the lab's client reaches one network only, and the server's command does not have its port once";
+                return Err(Obstacle::Other(why.to_owned()));
+            }
             None => {
                 let network = || new_network().map(Some).map_err(Obstacle::Other);
                 [places.side(None, network()?), places.side(None, network()?)]
@@ -130,28 +138,29 @@ impl<'p> Pair<'p> {
         self.starts == *starts
     }
 
-    /// A batch of blocks on both, for about twice this time. New servers are warmed up first.
+    /// A batch of blocks on both, for the plan's time on each. New servers are warmed up first. `client` is the network that
+    /// requests are sent from, if it is not the servers'.
     pub(crate) fn measure(
         &mut self,
         plan: &load::Plan,
-        time: Duration,
+        client: Option<&Network>,
         seed: u64,
         stop: &AtomicBool,
     ) -> Result<Batch, Error> {
         if !self.is_warm {
             // Workers that start under load were not there yet when its processes were found.
-            self.batch(plan, 1, WARMUP_TIME_MAX, seed, stop)?;
+            self.batch(plan, client, (1, WARMUP_TIME_MAX), seed, stop)?;
             self.is_warm = true;
         }
-        let pairs = (time.as_nanos() / BLOCK.as_nanos()).max(1) as usize;
-        self.batch(plan, pairs, Duration::ZERO, seed, stop)
+        let pairs = (plan.duration.as_nanos() / BLOCK.as_nanos()).max(1) as usize;
+        self.batch(plan, client, (pairs, Duration::ZERO), seed, stop)
     }
 
     fn batch(
         &mut self,
         plan: &load::Plan,
-        pairs: usize,
-        warmup_max: Duration,
+        client: Option<&Network>,
+        (pairs, warmup_max): (usize, Duration),
         seed: u64,
         stop: &AtomicBool,
     ) -> Result<Batch, Error> {
@@ -162,7 +171,7 @@ impl<'p> Pair<'p> {
         }
         let Ok(plans) = <[load::Plan; 2]>::try_from(plans) else { unreachable!("a pair has two sides") };
         let batch = SideBySide { plans, block: BLOCK, pairs, warmup_max, seed };
-        let enter = |side: usize| self.sides[side].network.as_ref().map_or(Ok(()), Network::enter);
+        let enter = |side: usize| self.sides[side].network.as_ref().or(client).map_or(Ok(()), Network::enter);
         side_by_side::run(&batch, &enter, stop).map_err(|error| Error::Generator(error.to_string()))
     }
 

@@ -63,8 +63,8 @@ pub use flatout_lane::socket::Moved;
 pub use flatout_tls as tls;
 pub use listeners::{AddressChanges, Inherited};
 pub use plan::{
-    Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Listen, Locality, PROXY_HEADER_TIME_MAX,
-    Plan, SocketPlan,
+    Address, BUSY_POLL_TIME_MAX, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Listen, Locality,
+    PROXY_HEADER_TIME_MAX, Plan, SocketPlan,
 };
 pub use say::{MessagePlan, RecentMessage, Severity, recent_messages, report, say};
 pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, bind_inherited, start};

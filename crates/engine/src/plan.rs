@@ -34,6 +34,9 @@ pub struct Plan {
     pub workers: Option<usize>,
     /// The CPUs that the process runs on, which leaves the others to interrupts; `None`: all that it may use.
     pub cpus: Option<Vec<usize>>,
+    /// How long a worker polls the network card for packets before it sleeps (Linux 6.9), up to [`BUSY_POLL_TIME_MAX`];
+    /// `None`: it waits for interrupts.
+    pub busy_poll: Option<Duration>,
     /// Options of the listening sockets, inherited by their connections.
     pub socket: SocketPlan,
     /// Limits.
@@ -198,6 +201,9 @@ pub const DESCRIPTORS_RESERVED: usize = 256;
 /// The largest configurable head: it must fit the worker's read buffer together with the start of another.
 pub const HEAD_BYTES_MAX_CEILING: usize = 48 << 10;
 
+/// The longest busy poll: a worker without requests takes its CPU for that long at each wake-up.
+pub const BUSY_POLL_TIME_MAX: Duration = Duration::from_millis(1);
+
 impl Default for Plan {
     fn default() -> Self {
         Plan {
@@ -206,6 +212,7 @@ impl Default for Plan {
             handed_over_proxy_header: false,
             workers: None,
             cpus: None,
+            busy_poll: None,
             socket: SocketPlan::default(),
             limits: Limits::default(),
             user: None,

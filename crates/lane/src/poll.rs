@@ -8,7 +8,7 @@
 //! nothing but its connections needs no outer set: it calls [`Poll::wait`].
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -27,6 +27,9 @@ pub const COARSE_WAIT_MIN: Duration = Duration::from_millis(50);
 
 /// The longest wait: its milliseconds have to fit 31 bits.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+/// Packets that one busy poll takes from the card at most: what the kernel allows without CAP_NET_ADMIN.
+const BUSY_POLL_PACKETS: u16 = 64;
 
 /// An epoll set, and the last events that were taken from it.
 pub struct Poll {
@@ -183,6 +186,26 @@ impl Poll {
     /// The set.
     pub fn set(&self) -> &Set {
         &self.set
+    }
+
+    /// Lets [`Poll::wait`] poll the card that the set's sockets receive from for up to `time` before the thread sleeps (Linux
+    /// 6.9). Sockets without a card, as over loopback, are not polled for. `prefer_busy_poll` lets the card's interrupts
+    /// be held back meanwhile (`irq-suspend-timeout` of the kernel's napi.rst).
+    ///
+    /// # Errors
+    /// A kernel that cannot, or one whose busy polling is not compiled in (CONFIG_NET_RX_BUSY_POLL).
+    pub fn set_busy_poll(&self, time: Duration) -> io::Result<()> {
+        let params = libc::epoll_params {
+            busy_poll_usecs: u32::try_from(time.as_micros()).unwrap_or(u32::MAX),
+            busy_poll_budget: BUSY_POLL_PACKETS,
+            prefer_busy_poll: 1,
+            __pad: 0,
+        };
+        // SAFETY: the request reads one `epoll_params`, which outlives the call, and the descriptor is an open epoll set.
+        match unsafe { libc::ioctl(self.set.0.as_raw_fd(), libc::EPIOCSPARAMS, &raw const params) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Registers the set with the runtime of this thread: readable while there are events. It is a duplicated

@@ -13,6 +13,7 @@
 mod answers;
 mod candidate;
 mod connection;
+mod disturbance;
 pub mod find_max;
 mod handshakes;
 mod list;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use flatout_trial::Disturbance;
+
 use crate::handshakes::Handshakes;
 use crate::stages::Stage;
 use crate::status::Statuses;
@@ -113,6 +115,8 @@ pub struct ServerCpu {
     /// CPU time of the whole machine, minus this process and its exited children: the server, the kernel's threads
     /// and interrupts that work for it, and whatever else runs. `None` if `/proc/stat` does not report it.
     pub machine: Option<Duration>,
+    /// What kept its threads from the CPUs.
+    pub disturbance: Option<Disturbance>,
 }
 
 /// A thread that is on its CPU for more than this share of the time measures itself.

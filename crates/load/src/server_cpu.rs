@@ -13,6 +13,7 @@ use flatout_lane::clock;
 use flatout_lane::connect::Remote;
 use flatout_owner::{Here, Stat, listeners};
 
+use crate::disturbance::Lost;
 use crate::machine::MachineCpu;
 use crate::outcome::ServerCpu;
 
@@ -29,7 +30,8 @@ pub struct Used {
     total: Duration,
     user_ticks: u64,
     kernel_ticks: u64,
-    machine: Option<MachineCpu>,
+    /// Of the whole machine, which takes long to read.
+    beside: Option<(Option<MachineCpu>, Lost)>,
 }
 
 impl ServerProcesses {
@@ -44,17 +46,22 @@ impl ServerProcesses {
 
     /// What its processes have used so far; `None` if none of them can be read.
     pub fn used(&self) -> Option<Used> {
-        self.used_beside(MachineCpu::now())
+        self.used_beside(Some((MachineCpu::now(), Lost::now(&self.pids))))
     }
 
-    /// The same without the machine's time, which takes long to read.
+    /// The same without what takes long to read: the machine's time, and what disturbed.
     pub fn used_by_processes(&self) -> Option<Used> {
         self.used_beside(None)
     }
 
-    fn used_beside(&self, machine: Option<MachineCpu>) -> Option<Used> {
+    /// What its processes have lost so far.
+    pub(crate) fn lost(&self) -> Lost {
+        Lost::now(&self.pids)
+    }
+
+    fn used_beside(&self, beside: Option<(Option<MachineCpu>, Lost)>) -> Option<Used> {
         let mut used =
-            Used { pids: Vec::new(), total: Duration::ZERO, user_ticks: 0, kernel_ticks: 0, machine };
+            Used { pids: Vec::new(), total: Duration::ZERO, user_ticks: 0, kernel_ticks: 0, beside };
         for &pid in &self.pids {
             if let Ok(stat) = Stat::read(&Here, pid)
                 && let Ok(total) = clock::process_cpu(pid)
@@ -77,7 +84,8 @@ impl Used {
         let ticks = user_ticks + self.kernel_ticks.saturating_sub(before.kernel_ticks);
         // Less than a tick cannot be split. Count it as kernel time, which is most of a server's time.
         let user = if ticks == 0 { Duration::ZERO } else { total.mul_f64(user_ticks as f64 / ticks as f64) };
-        let machine = self.machine.zip(before.machine).and_then(|(now, before)| now.since(&before));
+        let beside = self.beside.zip(before.beside);
+        let machine = beside.and_then(|((now, _), (before, _))| now?.since(&before?));
         (self.pids == before.pids).then(|| ServerCpu {
             pids: self.pids.clone(),
             user,
@@ -85,6 +93,7 @@ impl Used {
             // Reading all processes takes a while on a busy machine, and they continue to run. The total is a lower
             // bound.
             machine: machine.map(|machine| machine.max(total)),
+            disturbance: beside.map(|((_, now), (_, before))| now.since(&before)),
         })
     }
 }

@@ -7,8 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use flatout_lane::clock;
-use flatout_trial::{Random, Turn, is_steady};
+use flatout_trial::{Disturbance, Random, Turn, is_steady};
 
+use crate::disturbance::Lost;
 use crate::outcome::ThreadUse;
 use crate::plan::{Error, Plan};
 use crate::server_cpu::{ServerProcesses, Used};
@@ -42,6 +43,8 @@ pub struct Batch {
     pub generator_share: f64,
     /// The blocks of the warm-up.
     pub warmup: Vec<[Turn; 2]>,
+    /// What kept the two servers from their CPUs while they had the load, without the warm-up.
+    pub disturbances: [Option<Disturbance>; 2],
 }
 
 /// Enters the network of one of the two servers, on the calling thread.
@@ -97,15 +100,18 @@ pub fn run(plan: &SideBySide, enter: Enter<'_>, stop: &AtomicBool) -> Result<Bat
         let warmup = driver.warm_up(plan, stop)?;
         driver.tell(Order::Forget)?;
         let (begun, cpu) = (Instant::now(), driver.cpu_of_threads()?);
+        let before = driver.cpu.each_ref().map(Meter::lost);
         let mut pairs = Vec::with_capacity(plan.pairs);
         while pairs.len() < plan.pairs && !shared[0].is_stopped() {
             pairs.push(driver.pair()?);
         }
         let elapsed = begun.elapsed();
+        let after = driver.cpu.each_ref().map(Meter::lost);
+        let disturbances = [0, 1].map(|side| Some(after[side]?.since(&before[side]?)));
         let used =
             driver.cpu_of_threads()?.into_iter().zip(cpu).map(|(now, before)| now.saturating_sub(before));
         let generator_share = used.map(|cpu| ThreadUse { cpu, elapsed }.share()).fold(0.0, f64::max);
-        Ok(Batch { pairs, latencies: driver.finish()?, generator_share, warmup })
+        Ok(Batch { pairs, latencies: driver.finish()?, generator_share, warmup, disturbances })
     })
 }
 
@@ -128,6 +134,10 @@ impl Meter {
         let server = ServerProcesses::find(&plan.server_pids, &plan.remote);
         let last = server.as_ref().and_then(ServerProcesses::used_by_processes);
         Meter { server, last }
+    }
+
+    fn lost(&self) -> Option<Lost> {
+        self.server.as_ref().map(ServerProcesses::lost)
     }
 
     /// The CPU time since the last reading, in seconds.

@@ -3,7 +3,7 @@
 use crate::compare::{Level, Verdict, Word, judge, judge_apart, judge_look, levels, levels_apart};
 use crate::errors::errors_rose;
 use crate::looks::Look;
-use crate::sample::{Objective, Sample};
+use crate::sample::{Disturbance, Objective, Sample};
 
 /// A gain with its interval, as shares: 0.05 is 5 % better. For latency and CPU it is before ÷ after − 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,6 +37,8 @@ pub struct Effect {
     pub confidence: f64,
     /// The figures.
     pub levels: Levels,
+    /// What kept the servers from their CPUs meanwhile, in the mean of all runs.
+    pub disturbance: Option<Disturbance>,
 }
 
 /// The figures with and without a change, in their units: requests per second, nanoseconds, microseconds. They differ
@@ -134,6 +136,7 @@ impl Effect {
         Effect {
             pairs: pairs.len(),
             errors_rose: errors_rose(&with, &without, level),
+            disturbance: Disturbance::mean(with.iter().chain(&without).map(|sample| sample.disturbance)),
             ..Effect::by(objective, level, |objective| {
                 let verdict = judge(objective);
                 (verdict, levels(&figures(pairs, objective), verdict.ratio))
@@ -149,6 +152,7 @@ impl Effect {
         Effect {
             pairs: with.len().min(without.len()),
             errors_rose: errors_rose(with, without, level),
+            disturbance: Disturbance::mean(with.iter().chain(without).map(|sample| sample.disturbance)),
             ..Effect::by(objective, level, |objective| {
                 let (with, without) = (figures(with, objective), figures(without, objective));
                 (judge_apart(&with, &without, level), levels_apart(&with, &without))
@@ -177,6 +181,7 @@ impl Effect {
             errors_rose: None,
             confidence: level.confidence(),
             levels: Levels { throughput: throughput.1, p99: p99.1, cpu: cpu.1 },
+            disturbance: None,
         };
         Effect { word: effect.on(objective).map_or(Word::NoDifference, |estimate| estimate.word()), ..effect }
     }
@@ -205,6 +210,7 @@ impl Effect {
             starts: self.starts.min(next.starts),
             errors_rose: next.errors_rose.or(self.errors_rose),
             confidence: self.confidence.min(next.confidence),
+            disturbance: Disturbance::mean([self.disturbance, next.disturbance]),
             levels: {
                 let both = |objective: Objective| {
                     let (_, without) = self.levels(objective)?;

@@ -51,7 +51,7 @@ pub use found::{Climbed, End, Found, How, Status};
 pub use judged::STAYS;
 pub use looks::{INTERIM_PAIRS, Look};
 pub use random::Random;
-pub use sample::{Objective, Sample};
+pub use sample::{Disturbance, Objective, Sample};
 pub use shapley::ORDERS_MIN;
 pub use starts::{STARTS_MIN, judge_starts};
 pub use subject::{Both, Go, Progress, Set, Stage, Subject};

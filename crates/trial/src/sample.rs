@@ -13,6 +13,32 @@ pub struct Sample {
     pub requests: u64,
     /// Requests with a wrong response, or none.
     pub errors: u64,
+    /// What kept the server from its CPUs meanwhile, if that is known.
+    pub disturbance: Option<Disturbance>,
+}
+
+/// What kept a server from its CPUs: seconds in each second.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Disturbance {
+    /// Its threads were ready to run, and other threads had the CPUs (`schedstat`); the sum of all threads.
+    pub waited: f64,
+    /// The hypervisor had taken CPUs of this machine (`steal` of `/proc/stat`); the sum of all CPUs.
+    pub stolen: f64,
+    /// The quota of its cgroup had stopped it (`throttled_usec` of `cpu.stat`).
+    pub throttled: f64,
+}
+
+impl Disturbance {
+    /// The mean of those that are known.
+    pub fn mean(all: impl IntoIterator<Item = Option<Disturbance>>) -> Option<Disturbance> {
+        let known: Vec<Disturbance> = all.into_iter().flatten().collect();
+        let mean = |of: fn(&Disturbance) -> f64| known.iter().map(of).sum::<f64>() / known.len() as f64;
+        (!known.is_empty()).then(|| Disturbance {
+            waited: mean(|one| one.waited),
+            stolen: mean(|one| one.stolen),
+            throttled: mean(|one| one.throttled),
+        })
+    }
 }
 
 /// The objective that a change is kept for.

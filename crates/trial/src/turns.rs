@@ -46,6 +46,7 @@ pub fn samples(pairs: &[[Turn; 2]], p99_ns: [Option<f64>; 2]) -> [Sample; 2] {
             cpu_us_per_request: costs.map(|costs| costs[side]),
             requests: sum(|turn| turn.requests),
             errors: sum(|turn| turn.errors),
+            disturbance: None,
         }
     })
 }

@@ -9,6 +9,21 @@ pub(crate) fn of_list(text: &str) -> Vec<usize> {
     ranges.flat_map(|(first, last): (usize, usize)| first..=last.min(CPU_MAX)).collect()
 }
 
+/// A list in the kernel's format, from ascending numbers.
+pub(crate) fn list(cpus: &[usize]) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for cpu in cpus {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *cpu => *last = *cpu,
+            _ => ranges.push((*cpu, *cpu)),
+        }
+    }
+    let one = |(first, last): (usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    ranges.into_iter().map(one).collect::<Vec<_>>().join(",")
+}
+
 /// A mask in sysfs's format: hexadecimal words of 32 bits, the highest first.
 pub(crate) fn mask(cpus: impl IntoIterator<Item = usize>) -> String {
     let mut words: Vec<u32> = vec![0];
@@ -38,6 +53,8 @@ mod tests {
     #[test]
     fn lists_and_masks() {
         assert_eq!(of_list("0-2,5\n"), [0, 1, 2, 5]);
+        assert_eq!(list(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(list(&[]), "");
         assert_eq!(of_list("x,-"), [] as [usize; 0]);
         assert_eq!(of_list("0-99999999999").len(), CPU_MAX + 1);
         assert_eq!(mask([0, 1]), "00000003");

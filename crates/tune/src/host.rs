@@ -254,7 +254,7 @@ fn missing_message(program: &str) -> String {
         "ip6tables" => "iptables",
         "nft" => "nftables",
         "systemctl" => "systemd",
-        "tc" => "iproute2",
+        "ip" | "tc" => "iproute2",
         program => program,
     };
     format!("`{program}` is not installed: install the package {package}")

@@ -33,6 +33,7 @@
 
 mod boot;
 mod card;
+mod cgroup;
 mod change;
 mod counters;
 mod cpus;

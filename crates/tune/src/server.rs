@@ -73,6 +73,21 @@ impl Software {
         }
     }
 
+    /// How to configure the CPUs that it runs on.
+    pub(crate) fn on_cpus(self, cpus: &[usize]) -> String {
+        let (list, count) = (crate::cpus::list(cpus), cpus.len());
+        match self {
+            Software::Nginx => {
+                format!("worker_processes {count}; and worker_cpu_affinity for CPUs {list} in nginx.conf")
+            }
+            Software::Haproxy => format!("cpu-map 1/all {list} in section global of haproxy.cfg"),
+            Software::Flatout => format!("flatout serve --cpus {list}"),
+            Software::Gunicorn | Software::Node | Software::Java | Software::Other => {
+                format!("AllowedCPUs={list} of its unit, or taskset --cpu-list {list}")
+            }
+        }
+    }
+
     /// The setting for its accept backlog.
     pub(crate) fn backlog(self) -> Option<&'static str> {
         match self {

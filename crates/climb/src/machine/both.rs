@@ -5,6 +5,7 @@ use flatout_trial::{Both, Sample, Set, Stage, samples};
 
 use super::Machine;
 use crate::generator::Run;
+use crate::lab::Lab;
 use crate::plan::{Error, Generator};
 use crate::server::{Start, is_here};
 use crate::side_by_side::{Pair, Places};
@@ -36,6 +37,7 @@ impl Machine<'_, '_> {
                 target: self.target.clone(),
                 url: self.load.url.clone(),
                 stop: self.load.stop,
+                is_lab: self.load.lab.is_some(),
                 is_port_in_command: self.edits(one).is_empty() && self.edits(other).is_empty(),
             };
             match Pair::start(&places, starts, &mut self.own_folders) {
@@ -62,10 +64,12 @@ impl Machine<'_, '_> {
         let Some(pair) = &mut self.pair else { return Ok(Both::Alternate) };
         let number = self.load.runs_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let seed = plan.seed.wrapping_add(number << 16);
-        let mut batch = pair.measure(plan, plan.duration, seed, self.load.stop)?;
+        let client = self.load.lab.as_ref().map(Lab::client);
+        let mut batch = pair.measure(plan, client, seed, self.load.stop)?;
         if is_swapped {
             batch.pairs.iter_mut().for_each(|pair| pair.reverse());
             batch.latencies.reverse();
+            batch.disturbances.reverse();
         }
         let is_stopped = self.load.stop.load(std::sync::atomic::Ordering::Relaxed);
         if !is_stopped && let Some((place, why)) = pair.death() {
@@ -75,7 +79,8 @@ impl Machine<'_, '_> {
         let percentile =
             |latency: &Latency, percent| (latency.count() > 0).then(|| latency.percentile(percent) as f64);
         let p99_ns = batch.latencies.each_ref().map(|latency| percentile(latency, 99.0));
-        let samples = samples(&batch.pairs, p99_ns);
+        let mut samples = samples(&batch.pairs, p99_ns);
+        samples.iter_mut().zip(batch.disturbances).for_each(|(sample, lost)| sample.disturbance = lost);
         // Alone it responds without errors, or the climb would have ended: it needs what is not in its new network.
         if !is_stopped && !other.contains(&true) && samples[1].errors * 2 > samples[1].requests {
             self.pair = None;
@@ -100,8 +105,9 @@ impl Machine<'_, '_> {
 
     /// How to start both servers; `None` if they cannot both be alive.
     fn starts_of_both(&self, one: &[bool], other: &[bool]) -> Option<[Start; 2]> {
-        let is_here = matches!(&self.target.remote, Remote::Tcp(address) if address.ip().is_loopback())
-            && is_here(&self.target.remote);
+        let is_here = self.load.lab.is_some()
+            || matches!(&self.target.remote, Remote::Tcp(address) if address.ip().is_loopback())
+                && is_here(&self.target.remote);
         let is_plain = matches!(&self.load.generator, Generator::Own(plan) if plan.subscribe.is_none());
         let is_compared = matches!(
             self.stage,
@@ -114,7 +120,7 @@ impl Machine<'_, '_> {
             )
         );
         let is_one_at_a_time = self.is_one_at_a_time || self.are_all_one_at_a_time;
-        if !is_here || !is_plain || !is_compared || self.load.lab.is_some() || is_one_at_a_time {
+        if !is_here || !is_plain || !is_compared || is_one_at_a_time {
             return None;
         }
         let is_noise = self.stage == Some(Stage::Noise);

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use flatout_lane::poll::Poll;
 use flatout_lane::{cpu, process};
 use tokio::sync::watch;
 
@@ -80,6 +81,12 @@ pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Er
     process::raise_descriptor_limit();
     if let Some(cpus) = &plan.cpus {
         cpu::restrict(cpus).map_err(|error| Error::Plan(format!("cpus: {error}")))?;
+    }
+    if let Some(time) = plan.busy_poll {
+        // Each worker does the same later: what the kernel cannot do is an error before anything is bound.
+        Poll::new().and_then(|poll| poll.set_busy_poll(time)).map_err(|error| {
+            Error::Plan(format!("busy-poll: this kernel cannot ({error}); it needs Linux 6.9 or later"))
+        })?;
     }
     let cpus = cpu::worker_cpus(plan.workers.unwrap_or_else(cpu::worker_count_default));
     let (listening, listeners) = Listeners::bind(&plan, cpus.clone(), inherited)?;
@@ -328,6 +335,7 @@ fn setup(
         draining: handle.draining(),
         listeners,
         acceptor: plan.tls.clone(),
+        busy_poll: plan.busy_poll,
         limits: plan.limits.clone(),
         server_name: plan.server_name.clone(),
         shared: shared.clone(),

@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use flatout_lane::clock::Ticks;
 use flatout_lane::poll::Poll;
@@ -51,6 +52,7 @@ pub(crate) struct Setup {
     pub(crate) draining: tokio::sync::watch::Receiver<bool>,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) acceptor: Option<Acceptor>,
+    pub(crate) busy_poll: Option<Duration>,
     pub(crate) limits: Limits,
     pub(crate) server_name: Option<String>,
     pub(crate) shared: Arc<Shared>,

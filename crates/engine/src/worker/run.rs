@@ -152,6 +152,9 @@ impl Main {
 impl WorkerLoop {
     fn new(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) -> io::Result<WorkerLoop> {
         let poll = Poll::new()?;
+        if let Some(time) = setup.busy_poll {
+            poll.set_busy_poll(time)?;
+        }
         setup.mailbox.watch(poll.set())?;
         let lane = Lane::new(poll.set().clone());
         let Setup { index, count, draining, .. } = setup;

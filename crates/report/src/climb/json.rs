@@ -3,7 +3,7 @@
 //! least `confidence`, or 0.95 if it is missing. `before`, `after` and `total` come from the same alternating runs.
 //! Unknown values are null.
 
-use flatout_climb::{Effect, End, Estimate, Figures, Mean, Profiles, TriedRung};
+use flatout_climb::{Disturbance, Effect, End, Estimate, Figures, Mean, Profiles, TriedRung};
 use flatout_load::Latency;
 use serde_json::{Value, json};
 
@@ -69,10 +69,16 @@ fn rung_object(climb: &Climb, rung: &TriedRung) -> Value {
         "confidence": found.forward.as_ref().map(|effect| effect.confidence),
         "pairs": found.forward.as_ref().map_or(0, |effect| effect.pairs),
         "starts": found.forward.as_ref().map_or(0, |effect| effect.starts),
+        "disturbance": found.forward.as_ref().and_then(|effect| effect.disturbance).map(disturbance),
         "reason": found.reason,
         "apply": rung.apply,
         "take_back": rung.take_back,
     })
+}
+
+/// In seconds of each second.
+fn disturbance(lost: Disturbance) -> Value {
+    json!({ "waited": lost.waited, "stolen": lost.stolen, "throttled": lost.throttled })
 }
 
 fn effects(effect: &Effect) -> Value {

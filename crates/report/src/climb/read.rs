@@ -7,8 +7,8 @@ use flatout_climb::{
 };
 use flatout_load::Latency;
 use flatout_profile::Profile;
-use flatout_trial::Levels;
 use flatout_trial::compare::Word;
+use flatout_trial::{Disturbance, Levels};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -79,10 +79,19 @@ struct Rung {
     starts: usize,
     #[serde(default)]
     reason: String,
+    /// Missing in files of earlier versions.
+    disturbance: Option<LostShares>,
     /// Missing in files of the first version, whose intervals were of 95 %.
     confidence: Option<f64>,
     apply: Option<String>,
     take_back: Option<String>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+struct LostShares {
+    waited: f64,
+    stolen: f64,
+    throttled: f64,
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -242,20 +251,35 @@ fn rung(entry: Rung, objective: Objective) -> Result<TriedRung, String> {
     if !(0.0..1.0).contains(&confidence) {
         return Err(format!("rung `{name}` has a confidence of {confidence}, not of 0 to less than 1"));
     }
-    let with_confidence = |effect: Effect| Effect { confidence, starts: entry.starts, ..effect };
+    let disturbance = entry.disturbance.map(|lost| disturbance(&name, lost)).transpose()?;
+    let completed = |effect: Effect| Effect { confidence, starts: entry.starts, disturbance, ..effect };
     let found = Found {
         status,
         how,
         forward: effects
             .map(|effects| effect(&name, effects, objective, entry.pairs))
             .transpose()?
-            .map(with_confidence),
+            .map(completed),
         leave_one_out: among.map(|among| estimate(&name, among)).transpose()?,
         shapley: entry.shapley.map(|share| estimate(&name, share)).transpose()?,
         reason: entry.reason,
     };
     Ok(TriedRung { name, found, apply: entry.apply, take_back: entry.take_back })
 }
+
+/// Seconds in each second: not negative, and of no more threads than a machine can have.
+fn disturbance(name: &str, lost: LostShares) -> Result<Disturbance, String> {
+    let LostShares { waited, stolen, throttled } = lost;
+    match [waited, stolen, throttled].iter().all(|share| (0.0..=SHARE_MAX).contains(share)) {
+        true => Ok(Disturbance { waited, stolen, throttled }),
+        false => Err(format!(
+            "rung `{name}` has a disturbance of {waited}, {stolen}, {throttled}, not of 0 to {SHARE_MAX}"
+        )),
+    }
+}
+
+/// Threads that can wait at once: the largest number of processes.
+const SHARE_MAX: f64 = (1 << 22) as f64;
 
 /// The effect on every figure; the main figure's effect also has the pairs and errors.
 fn merged(effects: Option<Effects>, main: Option<Interval>, objective: Objective) -> Option<Effects> {
@@ -302,6 +326,7 @@ fn effect(name: &str, effects: Effects, objective: Objective, pairs: usize) -> R
         errors_rose: None,
         confidence: CONFIDENCE,
         levels: Levels::default(),
+        disturbance: None,
     };
     effect.word = match effect.on(objective) {
         Some(estimate) if estimate.low > 0.0 => Word::Faster,

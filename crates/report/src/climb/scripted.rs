@@ -5,8 +5,8 @@ use flatout_climb::{
     TriedRung,
 };
 use flatout_load::Latency;
-use flatout_trial::Levels;
 use flatout_trial::compare::Word;
+use flatout_trial::{Disturbance, Levels};
 
 use super::{Climb, Today};
 use crate::Machine;
@@ -27,6 +27,7 @@ fn effect(gain: f64, half: f64) -> Effect {
         errors_rose: None,
         confidence: 0.99,
         levels: Levels::default(),
+        disturbance: Some(Disturbance { waited: 0.25, stolen: 0.01, throttled: 0.0 }),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use flatout_climb::{Ahead, End, Estimate, Figures, Finished, How, Objective, Profiles};
+use flatout_climb::{Ahead, Disturbance, End, Estimate, Figures, Finished, How, Objective, Profiles};
 use flatout_profile::compare;
 use flatout_trial::compare::Word;
 
@@ -104,6 +104,10 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
             busiest * 100.0
         ));
     }
+    let effects = outcome.rungs.iter().filter_map(|rung| rung.found.forward.as_ref());
+    if let Some(lost) = Disturbance::mean(effects.map(|effect| effect.disturbance)) {
+        told.extend(disturbances(&lost));
+    }
     match &outcome.end {
         End::Done => {}
         End::Over => {
@@ -114,6 +118,27 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     }
     told.extend(outcome.left_behind.clone());
     told
+}
+
+/// A larger share of a CPU that the hypervisor took is reported.
+const STOLEN_MAX: f64 = 0.05;
+
+/// A larger share of the time in which a quota stopped the server is reported.
+const THROTTLED_MAX: f64 = 0.01;
+
+/// What took CPU time from the server, if it was much.
+fn disturbances(lost: &Disturbance) -> Vec<String> {
+    let stolen = (lost.stolen > STOLEN_MAX).then(|| {
+        format!("the hypervisor took {:.0} % of a CPU meanwhile: intervals are wider than on a machine of its own", lost.stolen * 100.0)
+    });
+    let throttled = (lost.throttled > THROTTLED_MAX).then(|| {
+        format!(
+            "the server's CPU quota stopped it {:.0} % of the time: throughput and latency are those of the quota (see flatout tune explain \
+             cpu-quota)",
+            lost.throttled * 100.0
+        )
+    });
+    stolen.into_iter().chain(throttled).collect()
 }
 
 /// The result of a rung that was just measured, in one line without a line end.
@@ -330,6 +355,24 @@ mod tests {
         };
         assert!(limited(0.97, Objective::Throughput));
         assert!(!limited(0.8, Objective::Throughput) && !limited(0.97, Objective::Cpu));
+    }
+
+    #[test]
+    fn time_that_others_took_is_reported() {
+        let with = |stolen: f64, throttled: f64| {
+            let mut climb = super::super::scripted::climb();
+            for rung in &mut climb.outcome.rungs {
+                let effect = rung.found.forward.as_mut();
+                effect.into_iter().for_each(|effect| {
+                    effect.disturbance = Some(Disturbance { waited: 0.0, stolen, throttled });
+                });
+            }
+            text(&climb)
+        };
+        assert!(with(0.12, 0.0).contains("the hypervisor took 12 % of a CPU"));
+        assert!(with(0.0, 0.3).contains("CPU quota stopped it 30 % of the time"));
+        let quiet = with(0.01, 0.0);
+        assert!(!quiet.contains("the hypervisor took") && !quiet.contains("quota stopped"), "{quiet}");
     }
 
     #[test]

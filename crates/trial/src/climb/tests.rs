@@ -95,6 +95,7 @@ impl Subject for Simulated {
             cpu_us_per_request: Some(1e6 / requests_per_s),
             requests: 100_000,
             errors: (self.errors)(&self.on),
+            disturbance: None,
         })
     }
 

@@ -270,7 +270,77 @@ const BURDENS: &[Burden] = &[
         ],
         &[("/proc/net/sockstat", "sockets: used 9\nTCP: inuse 9 orphan 1 tw 0 alloc 9 mem 9\n")],
     ),
+    (
+        "cpuset",
+        TWO_NODES,
+        &[("/sys/fs/cgroup/cpuset.cpus.effective", "0-3\n")],
+        &[("/sys/fs/cgroup/cpuset.cpus.effective", "0-7\n")],
+    ),
+    (
+        "cpu-weight",
+        TWO_NODES,
+        &[
+            ("/sys/fs/cgroup/cpu.weight", "20\n"),
+            ("/proc/pressure/cpu", "some avg10=35.00 avg60=20.00 avg300=1.00 total=7\n"),
+        ],
+        &[("/proc/pressure/cpu", "some avg10=1.00 avg60=1.00 avg300=1.00 total=7\n")],
+    ),
+    ("cpu-burst", TWO_NODES, &[(BURST, "0\n")], &[(BURST, "200000\n")]),
+    ("huge-page-defrag", ENA, &[(DEFRAG, "[always] defer defer+madvise madvise never\n")], &[]),
+    (
+        "bpf",
+        ENA,
+        &[(
+            "$ bpftool prog show",
+            "3: cgroup_device  name sd_devices  tag 01\n12: kprobe  name tcp_sendmsg  tag 02  gpl\n\tloaded_at 1\n",
+        )],
+        &[("$ bpftool prog show", "3: cgroup_device  name sd_devices  tag 01\n")],
+    ),
+    (
+        "tcp-hash",
+        ENA,
+        &[
+            ("/proc/sys/net/ipv4/tcp_ehash_entries", "-8192\n"),
+            ("/proc/net/sockstat", "sockets: used 9\nTCP: inuse 9000 orphan 1 tw 90 alloc 9 mem 90\n"),
+        ],
+        &[("/proc/sys/net/ipv4/tcp_ehash_entries", "16384\n")],
+    ),
+    (
+        "flow-limit",
+        ENA,
+        &[
+            ("/proc/sys/net/core/flow_limit_cpu_bitmap", "0\n"),
+            ("/sys/class/net/eth0/queues/rx-0/rps_cpus", "f\n"),
+            ("/proc/net/softnet_stat", "00100000 0000000a 0\n"),
+        ],
+        &[("/proc/sys/net/core/flow_limit_cpu_bitmap", "f\n")],
+    ),
+    (
+        "big-tcp",
+        ENA,
+        &[(
+            "$ ip -details link show dev eth0",
+            "2: eth0: mtu 9001\n gso_max_size 65536 gso_max_segs 65535 tso_max_size 524280\n",
+        )],
+        &[(
+            "$ ip -details link show dev eth0",
+            "2: eth0: mtu 9001\n gso_max_size 65536 gso_max_segs 65535 tso_max_size 65536\n",
+        )],
+    ),
+    ("hardware-gro", ENA, &[("$ ethtool -k eth0", "Features for eth0:\nrx-gro-hw: off\n")], &[]),
+    (
+        "tls-offload",
+        ENA,
+        &[
+            ("$ ethtool -k eth0", "Features for eth0:\ntls-hw-tx-offload: off\n"),
+            ("/proc/net/tls_stat", "TlsCurrTxSw\t7\nTlsTxSw \t7\nTlsTxDevice \t0\n"),
+        ],
+        &[("/proc/net/tls_stat", "TlsTxSw \t0\nTlsTxDevice \t0\n")],
+    ),
 ];
+
+const BURST: &str = "/sys/fs/cgroup/system.slice/nginx.service/cpu.max.burst";
+const DEFRAG: &str = "/sys/kernel/mm/transparent_hugepage/defrag";
 
 /// Tunings that lower a value on purpose.
 const LOWERING: &[&str] = &[

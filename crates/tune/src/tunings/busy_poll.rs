@@ -15,7 +15,7 @@ const ABOUT: About = About {
     name: "busy-poll",
     reason: "a worker polls the card before it sleeps",
     detail: "For every program on the host that uses epoll. A server that sets EPIOCSPARAMS (Linux 6.9) on its own \
-             epoll needs no setting of the host: prefer that. A server that calls epoll_wait with timeout 0 never \
+             epoll needs no setting of the host: prefer that (`flatout serve --busy-poll 50us`). A server that calls epoll_wait with timeout 0 never \
              polls in the kernel, and neither does an epoll inside another one.",
     source: "Richards 2021, step 6: +28 % with adaptive moderation; EPIOCSPARAMS in napi.rst",
     scope: Scope::Host,

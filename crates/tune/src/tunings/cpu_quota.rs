@@ -1,5 +1,6 @@
 //! A CPU quota that stops the server in the middle of a request.
 
+use crate::cgroup::{Cgroup, Version};
 use crate::change::Change;
 use crate::error::Unknown;
 use crate::host::Host;
@@ -53,7 +54,7 @@ impl Tuning for CpuQuota {
 }
 
 /// A quota that is set.
-struct Quota {
+pub(super) struct Quota {
     /// Its file.
     path: String,
     /// CPU time per period, in CPUs.
@@ -61,72 +62,52 @@ struct Quota {
     /// The file's content without a quota.
     lifted: String,
     /// How often the cgroup was throttled.
-    throttled: u64,
+    pub(super) throttled: u64,
+    /// The file of what unused time may be saved up for a burst, in microseconds; kernels before 5.14 have none.
+    pub(super) burst_path: String,
+    /// CPU time per period, in microseconds.
+    pub(super) quota_us: u64,
 }
-
-/// The cgroup version of a folder.
-#[derive(Clone, Copy)]
-enum Version {
-    One,
-    Two,
-}
-
-const CGROUPS: &str = "/sys/fs/cgroup";
 
 fn throttled(quotas: &[Quota]) -> u64 {
     quotas.iter().map(|quota| quota.throttled).fold(0, u64::saturating_add)
 }
 
 /// The quotas of the server's cgroup and its parents.
-fn quotas(host: &Host, served: &Served) -> Result<Vec<Quota>, Unknown> {
-    let text = host.text(&format!("/proc/{}/cgroup", served.pid()?))?;
-    let (version, mount, own) = cgroup(host, &text)?;
-    if own.split('/').any(|part| part == "..") {
-        return Err(Unknown("the server's cgroup is outside of this cgroup namespace".to_owned()));
-    }
-    // In a container the path may be the host's, which is not visible; the mount is then the cgroup itself.
-    let own = format!("{mount}{}", own.trim_end_matches('/'));
-    let own = if host.list(&own).is_ok() { own } else { mount.clone() };
-    let around = own.match_indices('/').map(|(at, _)| &own[..at]).chain([own.as_str()]);
+pub(super) fn quotas(host: &Host, served: &Served) -> Result<Vec<Quota>, Unknown> {
+    let cgroup = Cgroup::of(host, served)?;
     // The root, and cgroups without the controller, have no such files.
-    Ok(around.filter(|path| path.starts_with(&mount)).filter_map(|path| quota(host, version, path)).collect())
-}
-
-/// The version, the mount point and the path below it, from the lines `number:controllers:path`.
-fn cgroup<'t>(host: &Host, text: &'t str) -> Result<(Version, String, &'t str), Unknown> {
-    let lines = || text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-    if host.has(&format!("{CGROUPS}/cgroup.controllers")) {
-        let own = lines().find(|(controllers, _)| controllers.is_empty()).map(|(_, path)| path);
-        return Ok((Version::Two, CGROUPS.to_owned(), own.unwrap_or_default()));
-    }
-    let own = lines().find(|(controllers, _)| controllers.split(',').any(|name| name == "cpu"));
-    let mounts = own.map(|(controllers, path)| (format!("{CGROUPS}/{controllers}"), path));
-    match mounts.filter(|(mount, _)| host.list(mount).is_ok()) {
-        Some((mount, path)) => Ok((Version::One, mount, path)),
-        None => Err(Unknown(format!("no cgroup with the CPU controller is mounted below {CGROUPS}"))),
-    }
+    Ok(cgroup.folders().filter_map(|folder| quota(host, cgroup.version, folder)).collect())
 }
 
 /// The quota of one cgroup, if it has one.
 fn quota(host: &Host, version: Version, folder: &str) -> Option<Quota> {
-    let (path, quota, period, lifted) = match version {
+    let (path, burst, quota, period, lifted) = match version {
         Version::One => {
             let path = format!("{folder}/cpu.cfs_quota_us");
             let quota = host.number::<i64>(&path).ok().filter(|quota| *quota > 0)?;
             let period = host.number::<i64>(&format!("{folder}/cpu.cfs_period_us")).ok()?;
-            (path, quota as f64, period as f64, "-1".to_owned())
+            (path, "cpu.cfs_burst_us", quota as f64, period as f64, "-1".to_owned())
         }
         Version::Two => {
             let path = format!("{folder}/cpu.max");
             let text = host.text(&path).ok()?;
             let (quota, period) = text.split_once(' ')?;
             let quota: f64 = quota.parse::<u64>().ok()? as f64;
-            (path, quota, period.trim().parse::<u64>().ok()? as f64, format!("max {}", period.trim()))
+            let period = period.trim();
+            (path, "cpu.max.burst", quota, period.parse::<u64>().ok()? as f64, format!("max {period}"))
         }
     };
     let stat = host.text(&format!("{folder}/cpu.stat")).unwrap_or_default();
     let throttled =
         stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.parse().ok()).unwrap_or(0);
     // No kernel has a period of 0; treat it as no limit.
-    (period > 0.0).then(|| Quota { path, cpus: (quota / period * 100.0).round() / 100.0, lifted, throttled })
+    (period > 0.0).then(|| Quota {
+        path,
+        cpus: (quota / period * 100.0).round() / 100.0,
+        lifted,
+        throttled,
+        burst_path: format!("{folder}/{burst}"),
+        quota_us: quota as u64,
+    })
 }

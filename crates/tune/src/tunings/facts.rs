@@ -5,6 +5,7 @@ use crate::card;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
+use crate::server::Processes;
 use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// A fact: its value, and what to do if that is bad.
@@ -174,15 +175,19 @@ fn steal(host: &Host, _: &Served) -> Result<Reading, Unknown> {
 }
 
 /// Pressure that is worth reporting, in percent of the last ten seconds.
-const PRESSURE_PERCENT_MAX: f64 = 10.0;
+pub(super) const PRESSURE_PERCENT_MAX: f64 = 10.0;
+
+/// The share of the last ten seconds in which at least one task waited for `name`.
+pub(super) fn pressure_percent(host: &Host, name: &str) -> Result<f64, Unknown> {
+    let text = host.text(&format!("/proc/pressure/{name}"))?;
+    let some = text.lines().find_map(|line| line.strip_prefix("some avg10=")?.split_whitespace().next());
+    Ok(some.and_then(|percent| percent.parse().ok()).unwrap_or(0.0))
+}
 
 fn pressure(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     let mut values = Vec::new();
     for name in ["cpu", "memory", "io"] {
-        let text = host.text(&format!("/proc/pressure/{name}"))?;
-        let some = text.lines().find_map(|line| line.strip_prefix("some avg10=")?.split_whitespace().next());
-        let percent: f64 = some.and_then(|percent| percent.parse().ok()).unwrap_or(0.0);
-        values.push((name, percent));
+        values.push((name, pressure_percent(host, name)?));
     }
     let shown: Vec<String> = values.iter().map(|(name, percent)| format!("{name} {percent:.1} %")).collect();
     let (worst, percent) =
@@ -213,16 +218,33 @@ fn softirq_balance(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let (all, most) = (counts.iter().sum::<u64>(), counts.iter().copied().max().unwrap_or(0));
     let times = most as f64 * counts.len() as f64 / all.max(1) as f64;
     let percent = most as f64 / all.max(1) as f64 * 100.0;
-    let advice = format!(
+    let mut advice = format!(
         "one of {} CPUs handles {percent:.0} % of the packets: see rps, irq-affinity and xps",
         counts.len()
     );
+    // One row for each CPU that is online, in their order.
+    let busiest = counts
+        .iter()
+        .position(|count| *count == most)
+        .and_then(|row| card::cpus(host).ok()?.get(row).copied());
+    if let Some(setting) = busiest.and_then(|cpu| without(host, served, cpu)) {
+        advice += &format!("; or leave that CPU to them ({setting})");
+    }
     let is_bad = counts.len() > 1 && all >= PACKETS_MIN && times > IMBALANCE_MAX;
     Ok(Reading {
         value: format!("{percent:.0} % on one of {}", counts.len()),
         count: most,
         advice: is_bad.then_some(advice),
     })
+}
+
+/// Fewer CPUs cannot do without one.
+const SPARING_CPUS_MIN: usize = 4;
+
+/// The setting that keeps a server off one CPU.
+fn without(host: &Host, served: &Served, cpu: usize) -> Option<String> {
+    let others: Vec<usize> = card::cpus(host).ok()?.into_iter().filter(|other| *other != cpu).collect();
+    (others.len() + 1 >= SPARING_CPUS_MIN).then(|| Processes::of(host, served).software.on_cpus(&others))
 }
 
 fn card_node(host: &Host, served: &Served) -> Result<Reading, Unknown> {

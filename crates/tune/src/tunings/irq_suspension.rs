@@ -18,7 +18,7 @@ const ABOUT: About = About {
     detail: "Linux 6.13. It takes three things: irq-suspend-timeout, gro-flush-timeout and defer-hard-irqs of each \
              NAPI instance, set by netlink; a server in which each epoll set holds sockets of one NAPI instance only \
              (SO_INCOMING_NAPI_ID shows which); and EPIOCSPARAMS on each set, with prefer_busy_poll, busy_poll_usecs \
-             and busy_poll_budget. `flatout serve` does not set EPIOCSPARAMS, so it gains nothing. Suggested where \
+             and busy_poll_budget: `flatout serve --busy-poll 50us --locality on`. Suggested where \
              BusyPollRxPackets shows that a program polls. Only irq-suspend-timeout is set here; `defer-interrupts` \
              sets the other two.",
     source: "kernel napi.rst",

@@ -36,6 +36,8 @@ mod rings;
 mod rps;
 mod rss;
 mod seccomp;
+mod shares;
+mod stack;
 mod static_moderation;
 mod swap;
 mod sysctls;
@@ -92,6 +94,7 @@ const OF_THEIR_OWN: &[&dyn Tuning] = &[
     &governor::Governor,
     &cstates::CStates,
     &huge_pages::HugePages,
+    &huge_pages::Defrag,
     &numa::Numa,
     &clocksource::Clocksource,
     &swap::Swap,
@@ -101,8 +104,8 @@ const OF_THEIR_OWN: &[&dyn Tuning] = &[
 /// Every tuning, the largest expected gain first.
 pub static TUNINGS: LazyLock<Vec<&'static dyn Tuning>> = LazyLock::new(|| {
     let sysctls = sysctls::SYSCTLS.iter().chain(copied::COPIED).map(|sysctl| sysctl as &dyn Tuning);
-    let facts =
-        facts::FACTS.iter().chain(hardware::HARDWARE).chain(drops::DROPS).map(|fact| fact as &dyn Tuning);
+    let facts = [facts::FACTS, hardware::HARDWARE, drops::DROPS, shares::SHARES, stack::STACK];
+    let facts = facts.into_iter().flatten().map(|fact| fact as &dyn Tuning);
     let offloads = offloads::OFFLOADS.iter().map(|offload| offload as &dyn Tuning);
     let mut all: Vec<&dyn Tuning> =
         OF_THEIR_OWN.iter().copied().chain(sysctls).chain(offloads).chain(facts).collect();

@@ -7,11 +7,13 @@ use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
 use crate::settings::{Ethtool, Group, OFF, OFF_ASKED};
-use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// An offload: suggested if it is off and the driver allows the change.
 pub(super) struct Offload {
     about: About,
+    /// The evidence that it needs to be suggested.
+    proof: Proof,
     /// Names in ethtool.
     features: &'static [&'static str],
     /// Why it is wrong on this device, in a line.
@@ -32,6 +34,7 @@ pub(super) static OFFLOADS: &[Offload] = &[
             gain_percent: 2.1,
             ..BY_CARD
         },
+        proof: Proof::Setting,
         features: &["rx-checksumming", "tx-checksumming"],
         unfit: |_, _| None,
         effect: |_, _| {
@@ -50,6 +53,7 @@ pub(super) static OFFLOADS: &[Offload] = &[
             gain_percent: 1.4,
             ..BY_CARD
         },
+        proof: Proof::Setting,
         features: &["generic-segmentation-offload", "tcp-segmentation-offload"],
         unfit: |_, _| None,
         effect: |host, device| card::statistic(host, device, "tx_packets"),
@@ -66,9 +70,51 @@ pub(super) static OFFLOADS: &[Offload] = &[
             gain_percent: 0.2,
             ..BY_CARD
         },
+        proof: Proof::Setting,
         features: &["large-receive-offload"],
         unfit: forwards,
         effect: |host, device| card::statistic(host, device, "rx_packets"),
+    },
+    Offload {
+        about: About {
+            name: "hardware-gro",
+            reason: "the card merges packets of uploads, and they can still be forwarded",
+            detail: "As `lro`, but by rules that let the kernel split the packets again as they were. For large requests. Needs `gro`. Few \
+                     drivers have it (mlx5, bnxt, virtio-net with guest offloads).",
+            source: "networking/segmentation-offloads; ethtool(8): rx-gro-hw",
+            risk: Risk::Medium,
+            lost: "a card that merges wrongly corrupts what clients send; watch RcvPruned and checksum errors",
+            gain_percent: 0.25,
+            ..BY_CARD
+        },
+        proof: Proof::Measurement,
+        features: &["rx-gro-hw"],
+        unfit: |_, _| None,
+        effect: |host, device| card::statistic(host, device, "rx_packets"),
+    },
+    Offload {
+        about: About {
+            name: "tls-offload",
+            reason: "the card encrypts instead of the CPU",
+            detail: "Only for programs that leave TLS to the kernel (kTLS: nginx with `ssl_conf_command Options KTLS`). flatout encrypts by \
+                     itself, and gains nothing. /proc/net/tls_stat counts connections.",
+            source: "networking/tls-offload; ethtool(8): tls-hw-tx-offload",
+            risk: Risk::Medium,
+            lost: "connections whose packets were lost are encrypted by the CPU again, at a higher cost",
+            gain_percent: 0.6,
+            ..BY_CARD
+        },
+        proof: Proof::Measurement,
+        features: &["tls-hw-tx-offload"],
+        unfit: |host, _| {
+            let stat = host.text("/proc/net/tls_stat").unwrap_or_default();
+            let is_used = stat
+                .lines()
+                .filter(|line| line.starts_with("TlsTx"))
+                .any(|line| line.split_whitespace().nth(1).is_some_and(|count| count != "0"));
+            (!is_used).then_some("no program leaves TLS to the kernel")
+        },
+        effect: |host, device| card::statistic(host, device, "tx_packets"),
     },
 ];
 
@@ -130,6 +176,10 @@ impl Tuning for Offload {
         }
         let what = off.iter().map(|feature| format!("{} on", feature.key)).collect::<Vec<_>>().join(", ");
         Ok(Advice::change(what, off.into_iter().map(|feature| Change::text(feature, "on")).collect()))
+    }
+
+    fn proof(&self) -> Proof {
+        self.proof
     }
 
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {

@@ -1,5 +1,8 @@
 //! Addresses, and settings of the server as a whole.
 
+use std::time::Duration;
+
+use flatout_engine::BUSY_POLL_TIME_MAX;
 use flatout_server::LISTEN_DEFAULT;
 use flatout_site::plan::AddressFrom;
 
@@ -43,6 +46,16 @@ pub(super) fn listen(options: &mut ServeOptions, given: &Values, is_plain: bool)
     Ok(())
 }
 
+/// `off`, or a time in microseconds.
+fn busy_poll(text: &str) -> Result<Option<Duration>, Refused> {
+    let range = 1..=BUSY_POLL_TIME_MAX.as_micros() as u64;
+    match text.strip_suffix("us").map(str::parse) {
+        None if text == "off" => Ok(None),
+        Some(Ok(time)) if range.contains(&time) => Ok(Some(Duration::from_micros(time))),
+        _ => Err(format!("got `{text}`, need off, or a time from 1us to {}us", range.end()).into()),
+    }
+}
+
 pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
     ServeSetting {
         name: "listen",
@@ -79,6 +92,19 @@ pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
             Ok(())
         },
         change: Change::Restart(|plan| format!("{:?}", plan.server.cpus)),
+        ..SERVERS
+    },
+    ServeSetting {
+        name: "busy-poll",
+        value: "off|TIME",
+        default: "off",
+        help: "how long a worker polls the network card for packets before it sleeps, such as 50us, up to 1000us: shorter waits, \
+               paid with CPU time while there are few requests; needs Linux 6.9, and does nothing over loopback",
+        set: |options, given| {
+            options.server.busy_poll = busy_poll(given.text())?;
+            Ok(())
+        },
+        change: Change::Restart(|plan| format!("{:?}", plan.server.busy_poll)),
         ..SERVERS
     },
     ServeSetting {

@@ -1,0 +1,122 @@
+//! Facts about the server's share of the CPUs, from its cgroup, in the shape of [`super::facts`].
+
+use super::cpu_quota::quotas;
+use super::facts::{Fact, OF_HOST, PRESSURE_PERCENT_MAX, Reading, pressure_percent};
+use crate::card;
+use crate::cgroup::{Cgroup, Version};
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::served::Served;
+use crate::tuning::{About, Proof, Scope};
+
+pub(super) static SHARES: &[Fact] = &[
+    Fact {
+        about: About {
+            name: "cpuset",
+            reason: "the server's cgroup may use some of the CPUs only",
+            detail: "Set by AllowedCPUs= of a systemd unit, --cpuset-cpus of a container, or the static CPU manager of Kubernetes. \
+                     Often meant; if not, the other CPUs are idle. More workers than CPUs in the set compete with each other.",
+            source: "admin-guide/cgroup-v2: cpuset.cpus.effective",
+            scope: Scope::Process,
+            gain_percent: 20.1,
+            ..OF_HOST
+        },
+        proof: Proof::Setting,
+        counter: "CPUs of the cgroup",
+        read: cpuset,
+    },
+    Fact {
+        about: About {
+            name: "cpu-weight",
+            reason: "other cgroups get more CPU time when there is too little for all",
+            detail: "The share of a cgroup among its siblings is its weight by the sum of theirs; 100 is what each has unless set. Kubernetes \
+                     derives it from requests.cpu, so a pod that requests little gets little on a full node. Reported only \
+                     while tasks wait for a CPU.",
+            source: "admin-guide/cgroup-v2: cpu.weight; accounting/psi",
+            scope: Scope::Process,
+            gain_percent: 10.0,
+            ..OF_HOST
+        },
+        proof: Proof::Setting,
+        counter: "the lowest weight",
+        read: weight,
+    },
+    Fact {
+        about: About {
+            name: "cpu-burst",
+            reason: "a server below its CPU quota on average is stopped for a short peak",
+            detail: "Time that was not used in earlier periods may be saved up, and then be used at once (Linux 5.14). A quota that is too \
+                     low on average needs `cpu-quota` instead.",
+            source: "admin-guide/cgroup-v2: cpu.max.burst; scheduler/sched-bwc",
+            scope: Scope::Process,
+            gain_percent: 5.0,
+            ..OF_HOST
+        },
+        proof: Proof::Setting,
+        counter: "nr_throttled",
+        read: burst,
+    },
+];
+
+fn cpuset(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+    let cgroup = Cgroup::of(host, served)?;
+    let online = card::cpus(host)?;
+    let name = match cgroup.version {
+        Version::One => return Err(Unknown("only of cgroup version 2".to_owned())),
+        Version::Two => "cpuset.cpus.effective",
+    };
+    // A cgroup without the controller has the CPUs of the nearest one around it that has it.
+    let texts: Vec<String> =
+        cgroup.folders().filter_map(|folder| host.text(&format!("{folder}/{name}")).ok()).collect();
+    let Some(list) = texts.last() else {
+        return Ok(Reading { value: "all".to_owned(), count: online.len() as u64, advice: None });
+    };
+    let usable = crate::cpus::of_list(list).into_iter().filter(|cpu| online.contains(cpu)).count();
+    let advice = (usable < online.len()).then(|| {
+        format!(
+            "CPUs {list} of {} that are online: if that is not meant, raise it where it was set (AllowedCPUs= of the unit, \
+             --cpuset-cpus)",
+            online.len()
+        )
+    });
+    Ok(Reading { value: format!("{usable} of {}", online.len()), count: usable as u64, advice })
+}
+
+/// The weight of a cgroup for which none was set.
+const WEIGHT_DEFAULT: u64 = 100;
+
+fn weight(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+    let cgroup = Cgroup::of(host, served)?;
+    if cgroup.version == Version::One {
+        return Err(Unknown("only of cgroup version 2".to_owned()));
+    }
+    let of =
+        |folder: &str| Some((host.number::<u64>(&format!("{folder}/cpu.weight")).ok()?, folder.to_owned()));
+    let Some((lowest, folder)) = cgroup.folders().filter_map(of).min() else {
+        return Ok(Reading { value: "not set".to_owned(), count: WEIGHT_DEFAULT, advice: None });
+    };
+    let waiting = pressure_percent(host, "cpu").unwrap_or(0.0);
+    let is_low = lowest < WEIGHT_DEFAULT && waiting > PRESSURE_PERCENT_MAX;
+    let advice = is_low.then(|| {
+        format!(
+            "weight {lowest} of {folder}, and tasks wait for a CPU {waiting:.0} % of the time: CPUWeight={WEIGHT_DEFAULT} of the unit, \
+             or more requests.cpu of the pod"
+        )
+    });
+    Ok(Reading { value: lowest.to_string(), count: lowest, advice })
+}
+
+fn burst(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+    let quotas = quotas(host, served)?;
+    let throttled = quotas.iter().map(|quota| quota.throttled).fold(0, u64::saturating_add);
+    let known = quotas.iter().filter_map(|quota| Some((quota, host.number::<u64>(&quota.burst_path).ok()?)));
+    let known: Vec<_> = known.collect();
+    if known.is_empty() {
+        let value = if quotas.is_empty() { "no quota" } else { "not supported" };
+        return Ok(Reading { value: value.to_owned(), count: throttled, advice: None });
+    }
+    let unsaved = known.iter().find(|(quota, burst)| quota.throttled > 0 && *burst == 0);
+    let advice = unsaved.map(|(quota, _)| format!("echo {} > {}", quota.quota_us, quota.burst_path));
+    let values: Vec<String> = known.iter().map(|(_, burst)| format!("{burst} us")).collect();
+    Ok(Reading { value: values.join(" "), count: throttled, advice })
+}
