@@ -52,6 +52,8 @@ const FEATURES: &[(&str, &str)] = &[
     ("generic-segmentation-offload", "tx-generic-segmentation"),
     ("large-receive-offload", "rx-lro"),
     ("ntuple-filters", "rx-ntuple-filter"),
+    ("rx-gro-hw", "rx-gro-hw"),
+    ("tls-hw-tx-offload", "tls-hw-tx-offload"),
 ];
 
 impl Group {
