@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flatout_wire::Status;
 use flatout_wire::cache::Policy;
@@ -26,7 +26,10 @@ pub(super) struct Dir(PathBuf);
 
 impl Dir {
     pub(super) fn new(name: &str) -> Dir {
-        let path = std::env::temp_dir().join(format!("flatout-disk-{name}-{}", std::process::id()));
+        // Tests run at the same time, and two may have chosen one name.
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("flatout-disk-{name}-{}-{count}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Dir(path)
