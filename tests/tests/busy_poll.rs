@@ -14,7 +14,7 @@ fn serve(folder: &Folder, time: &str) -> Command {
 
 /// With a kernel that can, it serves as before; another one is an error at the start.
 #[test]
-fn it_is_set_or_refused() {
+fn a_kernel_polls_or_refuses() {
     let folder = Folder::new();
     if Path::new("/proc/sys/net/core/busy_poll").exists() {
         let server = Server::start(serve(&folder, "50us"));
@@ -30,7 +30,7 @@ fn it_is_set_or_refused() {
 #[test]
 fn mistakes_are_reported() {
     let folder = Folder::new();
-    for time in ["", "50", "0us", "1001us", "50ms", "on", "-1us", "99999999999999999999us"] {
+    for time in ["50", "0us", "1001us", "50ms", "on", "99999999999999999999us"] {
         let output = serve(&folder, time).output().expect("it runs");
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{time}: {text}");

@@ -29,7 +29,7 @@ fn normal(random: &mut Random) -> f64 {
 
 /// Time that the hypervisor takes hits both blocks of a pair: with it as a covariate, intervals are no narrower than by 2 %.
 #[test]
-fn what_hits_both_servers_cancels_without_it() {
+fn noise_of_both_servers_cancels() {
     let mut random = Random::new(71);
     let mut narrower = 0.0;
     for _ in 0..40 {
@@ -55,7 +55,7 @@ fn what_hits_both_servers_cancels_without_it() {
 /// A change that makes threads wait for each other costs 10 %, 8 of them by the waiting: with the difference in waits as a covariate, the
 /// climb would find 2 %.
 #[test]
-fn what_a_change_causes_is_part_of_its_effect() {
+fn waits_that_a_change_causes_are_part_of_its_effect() {
     let mut random = Random::new(72);
     let (mut right, mut right_adjusted) = (0, 0);
     for _ in 0..100 {

@@ -96,9 +96,9 @@ pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
     },
     ServeSetting {
         name: "busy-poll",
-        value: "off|TIME",
+        value: "TIME",
         default: "off",
-        help: "how long a worker polls the network card for packets before it sleeps, such as 50us, up to 1000us: shorter waits, \
+        help: "how long a worker polls the network card for packets before it sleeps, such as 50us, up to 1000us, or off: shorter waits, \
                paid with CPU time while there are few requests; needs Linux 6.9, and does nothing over loopback",
         set: |options, given| {
             options.server.busy_poll = busy_poll(given.text())?;
