@@ -70,7 +70,7 @@ pub use plan::{
 pub use receiver::{Disposition, ParkedClient, ResponseSink};
 pub use request::fields::withholds;
 pub use request::trailers::may_be_trailer;
-pub use request::upgrade::carries_requests;
+pub use request::upgrade::{carries_requests, is_protocol_name};
 pub use select::outliers::OutlierReason;
 pub use server::{EjectionCounts, ServerMode, ServerState};
 pub use sources::SourceStatus;

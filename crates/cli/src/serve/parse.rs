@@ -86,9 +86,7 @@ pub(super) fn host(text: &str) -> Result<Host, String> {
 /// A protocol that may be tunnelled, in lower case.
 pub(super) fn upgrade(text: &str) -> Result<String, String> {
     let name = text.to_ascii_lowercase();
-    let is_name =
-        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/+".contains(&byte));
-    match is_name {
+    match flatout_proxy::is_protocol_name(text.as_bytes()) {
         _ if flatout_proxy::carries_requests(name.as_bytes()) => Err(format!(
             "got `{text}`, need a protocol such as websocket: requests in a tunnel of {text} would get past all rules"
         )),

@@ -29,7 +29,7 @@ pub(crate) fn upgrade(head: &Head<'_>, what: &Forwarded<'_>) -> Option<Vec<u8>> 
     let asked = head.field_all("Upgrade").flat_map(|value| value.split(|&byte| byte == b','));
     let is_any = allowed.iter().any(|it| it == Forward::ANY_UPGRADE);
     let is_allowed = |protocol: &&[u8]| match is_any {
-        true => is_token(protocol) && !carries_requests(protocol),
+        true => is_protocol_name(protocol) && !carries_requests(protocol),
         false => allowed.iter().any(|it| protocol.eq_ignore_ascii_case(it.as_bytes())),
     };
     let protocols: Vec<&[u8]> = asked.map(<[u8]>::trim_ascii).filter(is_allowed).collect();
@@ -42,8 +42,8 @@ pub fn carries_requests(protocol: &[u8]) -> bool {
     [&b"h2"[..], b"http", b"tls"].iter().any(begins)
 }
 
-/// The name of a protocol, with its version.
-fn is_token(protocol: &[u8]) -> bool {
+/// Whether this is the name of a protocol, perhaps with its version.
+pub fn is_protocol_name(protocol: &[u8]) -> bool {
     let is_name = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-._/+".contains(&byte);
     !protocol.is_empty() && protocol.iter().all(is_name)
 }

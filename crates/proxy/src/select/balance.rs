@@ -193,8 +193,10 @@ impl Shares {
     /// Whether a server that a request may use, and was not `tried`, has as many requests as it may have.
     #[cold]
     pub(crate) fn is_at_limit(&self, tried: u64) -> bool {
+        let is_alone = self.active.len() == 1;
+        let may_serve = |server: &LiveServer| if is_alone { server.may_serve_last() } else { server.is_up() };
         let untried = self.active.iter().filter(|at| !was_tried(tried, **at));
-        untried.filter_map(|&at| self.server(at)).any(|server| server.is_up() && !server.has_slot())
+        untried.filter_map(|&at| self.server(at)).any(|server| may_serve(server) && !server.has_slot())
     }
 
     /// Whether a server with a limit has room.
@@ -371,6 +373,29 @@ mod tests {
         assert_eq!(shares.choose(&upstream.plan, 0, 0, None), Some(0));
         servers[0].set_mode(crate::server::ServerMode::SetDown);
         assert_eq!(shares.choose(&upstream.plan, 0, 0, None), None);
+    }
+
+    /// The only server is never considered down, so requests wait for a place there too.
+    #[test]
+    fn an_only_server_at_its_limit_is_waited_for() {
+        let limited = plan::Server {
+            requests_max: 1,
+            ..plan::Server::new(Address::Socket(([127, 0, 0, 1], 1).into()))
+        };
+        let upstream = LiveUpstream::after(plan::Upstream::new("t", vec![limited]), &[]).unwrap();
+        let mut shares = shares(&upstream, 1);
+        let server = upstream.servers()[0].clone();
+        let slot = server.take_slot().unwrap();
+        assert!(slot.is_some() && shares.choose(&upstream.plan, 0, 0, None).is_none());
+        assert!(shares.is_at_limit(0));
+        server.eject(crate::select::outliers::OutlierReason::Time { times: 9.0 }, &plan::Outliers::default());
+        assert!(!server.is_up() && shares.is_at_limit(0));
+        assert!(!shares.is_at_limit(with_tried(0, 0)));
+        server.set_mode(crate::server::ServerMode::SetDown);
+        assert!(!shares.is_at_limit(0));
+        server.set_mode(crate::server::ServerMode::Serving);
+        drop(slot);
+        assert_eq!(shares.choose(&upstream.plan, 0, 0, None), Some(0));
     }
 
     #[test]
