@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flatout_lane::clock;
-use flatout_owner::TICKS_PER_S;
 use flatout_trial::Disturbance;
+
+use crate::machine::{TICK, unused_ticks};
 
 /// Times so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,8 +23,6 @@ pub(crate) struct Lost {
 
 /// Threads that are read at most: a reading takes some microseconds for each.
 const THREADS_MAX: usize = 256;
-
-const TICK: Duration = Duration::from_millis(1000 / TICKS_PER_S);
 
 impl Lost {
     /// Reads the times of these processes. What the kernel does not report is 0.
@@ -62,10 +61,9 @@ fn waited(pids: &[u32]) -> Duration {
     Duration::from_nanos(waits.fold(0, u64::saturating_add))
 }
 
-/// The eighth number of the first line: user nice system idle iowait irq softirq steal.
+/// From `/proc/stat`.
 fn stolen(stat: &str) -> Duration {
-    let ticks = stat.lines().next().and_then(|all| all.split_ascii_whitespace().nth(8)?.parse::<u32>().ok());
-    TICK.saturating_mul(ticks.unwrap_or(0))
+    unused_ticks(stat).map_or(Duration::ZERO, |[_, _, steal]| TICK * steal)
 }
 
 /// `throttled_usec` of the process's cgroup, of version 2.

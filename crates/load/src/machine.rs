@@ -28,7 +28,7 @@ pub(crate) struct MachineCpu {
 }
 
 /// A clock tick.
-const TICK: Duration = Duration::from_millis(1000 / TICKS_PER_S);
+pub(crate) const TICK: Duration = Duration::from_millis(1000 / TICKS_PER_S);
 
 impl MachineCpu {
     /// Reads the times; `None` if the kernel does not report them.
@@ -49,14 +49,19 @@ impl MachineCpu {
 
 /// The number of online CPUs, and their total idle, wait and steal time.
 fn unused(stat: &str) -> Option<(u32, Duration)> {
-    let mut lines = stat.lines();
-    let all = lines.next()?.strip_prefix("cpu ")?;
+    let [idle, iowait, steal] = unused_ticks(stat)?;
+    let cpus = stat.lines().skip(1).take_while(|line| line.starts_with("cpu")).count() as u32;
+    let unused = [idle, iowait, steal].into_iter().map(|field| TICK * field).sum();
+    (cpus > 0).then_some((cpus, unused))
+}
+
+/// The ticks in which CPUs were idle, waited for a disk, and were stolen, over all of them.
+pub(crate) fn unused_ticks(stat: &str) -> Option<[u32; 3]> {
+    let all = stat.lines().next()?.strip_prefix("cpu ")?;
     let fields: Vec<u32> = all.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
     // user nice system idle iowait irq softirq steal …
-    let [_, _, _, idle, iowait, _, _, steal, ..] = fields.as_slice() else { return None };
-    let cpus = lines.take_while(|line| line.starts_with("cpu")).count() as u32;
-    let unused = [idle, iowait, steal].into_iter().map(|field| TICK * *field).sum();
-    (cpus > 0).then_some((cpus, unused))
+    let [_, _, _, idle, iowait, _, _, steal, ..] = fields[..] else { return None };
+    Some([idle, iowait, steal])
 }
 
 #[cfg(test)]

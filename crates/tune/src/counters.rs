@@ -12,6 +12,18 @@ pub(crate) fn netstat(host: &Host, name: &str) -> Result<Counter, Unknown> {
     Ok(Counter { name: name.to_owned(), value })
 }
 
+/// A number of the line for TCP in `/proc/net/sockstat`, such as `inuse` or `mem`.
+pub(crate) fn sockstat(host: &Host, name: &str) -> Result<u64, Unknown> {
+    let text = host.text("/proc/net/sockstat")?;
+    let tcp = text.lines().find_map(|line| line.strip_prefix("TCP: ")).unwrap_or_default();
+    number_after(tcp, name).ok_or_else(|| Unknown(format!("/proc/net/sockstat does not report TCP's {name}")))
+}
+
+/// The number after this word.
+pub(crate) fn number_after(text: &str, word: &str) -> Option<u64> {
+    text.split_whitespace().skip_while(|found| *found != word).nth(1)?.parse().ok()
+}
+
 /// A column of `/proc/net/softnet_stat`, over all CPUs.
 pub(crate) fn softnet(host: &Host, column: usize, name: &str) -> Result<Counter, Unknown> {
     let table = host.text("/proc/net/softnet_stat")?;

@@ -69,7 +69,7 @@ pub(super) struct Quota {
     pub(super) quota_us: u64,
 }
 
-fn throttled(quotas: &[Quota]) -> u64 {
+pub(super) fn throttled(quotas: &[Quota]) -> u64 {
     quotas.iter().map(|quota| quota.throttled).fold(0, u64::saturating_add)
 }
 

@@ -2,6 +2,7 @@
 //! the command.
 
 use super::facts::{Fact, OF_HOST, Reading};
+use crate::counters::sockstat;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
@@ -266,15 +267,7 @@ fn bond(host: &Host, served: &Served) -> Result<Reading, Unknown> {
 const USED_PERCENT_MAX: u64 = 80;
 
 fn socket_memory(host: &Host, _: &Served) -> Result<Reading, Unknown> {
-    let text = host.text("/proc/net/sockstat")?;
-    let tcp = text.lines().find_map(|line| line.strip_prefix("TCP: ")).unwrap_or_default();
-    let words: Vec<&str> = tcp.split_whitespace().collect();
-    let of = |name: &str| {
-        let at = words.iter().position(|word| *word == name)?;
-        words.get(at + 1)?.parse::<u64>().ok()
-    };
-    let unknown = || Unknown("/proc/net/sockstat does not report TCP".to_owned());
-    let (pages, orphans) = (of("mem").ok_or_else(unknown)?, of("orphan").ok_or_else(unknown)?);
+    let (pages, orphans) = (sockstat(host, "mem")?, sockstat(host, "orphan")?);
     let limits = host.text("/proc/sys/net/ipv4/tcp_mem")?;
     let pages_max =
         limits.split_whitespace().nth(2).and_then(|max| max.parse::<u64>().ok()).unwrap_or(u64::MAX);

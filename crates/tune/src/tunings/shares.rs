@@ -1,6 +1,6 @@
 //! Facts about the server's share of the CPUs, from its cgroup, in the shape of [`super::facts`].
 
-use super::cpu_quota::quotas;
+use super::cpu_quota::{quotas, throttled};
 use super::facts::{Fact, OF_HOST, PRESSURE_PERCENT_MAX, Reading, pressure_percent};
 use crate::card;
 use crate::cgroup::{Cgroup, Version};
@@ -58,20 +58,23 @@ pub(super) static SHARES: &[Fact] = &[
     },
 ];
 
-fn cpuset(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+/// The server's cgroup, if it is of version 2.
+fn second_version(host: &Host, served: &Served) -> Result<Cgroup, Unknown> {
     let cgroup = Cgroup::of(host, served)?;
-    let online = card::cpus(host)?;
-    let name = match cgroup.version {
-        Version::One => return Err(Unknown("only of cgroup version 2".to_owned())),
-        Version::Two => "cpuset.cpus.effective",
-    };
+    match cgroup.version {
+        Version::One => Err(Unknown("only of cgroup version 2".to_owned())),
+        Version::Two => Ok(cgroup),
+    }
+}
+
+fn cpuset(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+    let (cgroup, online) = (second_version(host, served)?, card::cpus(host)?);
+    let usable = |folder: &str| host.text(&format!("{folder}/cpuset.cpus.effective")).ok();
     // A cgroup without the controller has the CPUs of the nearest one around it that has it.
-    let texts: Vec<String> =
-        cgroup.folders().filter_map(|folder| host.text(&format!("{folder}/{name}")).ok()).collect();
-    let Some(list) = texts.last() else {
+    let Some(list) = cgroup.folders().filter_map(usable).last() else {
         return Ok(Reading { value: "all".to_owned(), count: online.len() as u64, advice: None });
     };
-    let usable = crate::cpus::of_list(list).into_iter().filter(|cpu| online.contains(cpu)).count();
+    let usable = crate::cpus::of_list(&list).into_iter().filter(|cpu| online.contains(cpu)).count();
     let advice = (usable < online.len()).then(|| {
         format!(
             "CPUs {list} of {} that are online: if that is not meant, raise it where it was set (AllowedCPUs= of the unit, \
@@ -86,10 +89,7 @@ fn cpuset(host: &Host, served: &Served) -> Result<Reading, Unknown> {
 const WEIGHT_DEFAULT: u64 = 100;
 
 fn weight(host: &Host, served: &Served) -> Result<Reading, Unknown> {
-    let cgroup = Cgroup::of(host, served)?;
-    if cgroup.version == Version::One {
-        return Err(Unknown("only of cgroup version 2".to_owned()));
-    }
+    let cgroup = second_version(host, served)?;
     let of =
         |folder: &str| Some((host.number::<u64>(&format!("{folder}/cpu.weight")).ok()?, folder.to_owned()));
     let Some((lowest, folder)) = cgroup.folders().filter_map(of).min() else {
@@ -108,7 +108,7 @@ fn weight(host: &Host, served: &Served) -> Result<Reading, Unknown> {
 
 fn burst(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let quotas = quotas(host, served)?;
-    let throttled = quotas.iter().map(|quota| quota.throttled).fold(0, u64::saturating_add);
+    let throttled = throttled(&quotas);
     let known = quotas.iter().filter_map(|quota| Some((quota, host.number::<u64>(&quota.burst_path).ok()?)));
     let known: Vec<_> = known.collect();
     if known.is_empty() {

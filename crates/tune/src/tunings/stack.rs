@@ -2,7 +2,7 @@
 
 use super::facts::{Fact, OF_HOST, Reading};
 use crate::card;
-use crate::counters::softnet;
+use crate::counters::{number_after, sockstat, softnet};
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
@@ -117,13 +117,7 @@ fn bpf(host: &Host, _: &Served) -> Result<Reading, Unknown> {
 fn tcp_hash(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     // Negative in a namespace that uses the table of the first one.
     let buckets = host.number::<i64>("/proc/sys/net/ipv4/tcp_ehash_entries")?.unsigned_abs();
-    let text = host.text("/proc/net/sockstat")?;
-    let tcp = text.lines().find_map(|line| line.strip_prefix("TCP: ")).unwrap_or_default();
-    let words: Vec<&str> = tcp.split_whitespace().collect();
-    let of = |name: &str| {
-        words.iter().position(|word| *word == name).and_then(|at| words.get(at + 1)?.parse::<u64>().ok())
-    };
-    let sockets = of("inuse").unwrap_or(0).saturating_add(of("tw").unwrap_or(0));
+    let sockets = sockstat(host, "inuse")?.saturating_add(sockstat(host, "tw")?);
     let advice = (sockets > buckets).then(|| {
         let wanted = sockets.checked_next_power_of_two().unwrap_or(sockets);
         format!("boot with thash_entries={wanted}")
@@ -157,12 +151,10 @@ const PIECE_MAX: u64 = 3 * PIECE_DEFAULT;
 fn big_tcp(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let device = served.card(host)?;
     let text = host.run("ip", &["-details", "link", "show", "dev", device])?;
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let of = |name: &str| {
-        words.iter().position(|word| *word == name).and_then(|at| words.get(at + 1)?.parse::<u64>().ok())
+    let size = |name: &str| {
+        number_after(&text, name).ok_or_else(|| Unknown(format!("ip link does not tell {name} of {device}")))
     };
-    let missing = || Unknown(format!("ip link does not tell what {device} passes at once"));
-    let (now, most) = (of("gso_max_size").ok_or_else(missing)?, of("tso_max_size").ok_or_else(missing)?);
+    let (now, most) = (size("gso_max_size")?, size("tso_max_size")?);
     let wanted = most.min(PIECE_MAX);
     let advice = (now <= PIECE_DEFAULT && wanted > PIECE_DEFAULT).then(|| {
         format!(
