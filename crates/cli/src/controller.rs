@@ -11,6 +11,7 @@ use flatout_controller::{
     BasePlan, CONTROLLER_NAME, ControllerCredentials, PlanListener, Settings, StatusUpdate, StatusWriter,
     Store, folder, log_faults, publish, serve,
 };
+use flatout_engine::Address;
 use flatout_engine::tls::Identity;
 use flatout_server::Plan;
 
@@ -48,10 +49,27 @@ const STATE_DEFAULT: &str = "/run/flatout-controller";
 /// The Lease of the manifests.
 const LEASE_DEFAULT: &str = "flatout-system/flatout-controller";
 
+/// A flag with a value.
+pub(crate) fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).help(help)
+}
+
+/// Where the process itself can be asked.
+pub(crate) fn health() -> Arg {
+    option("health", "IP:PORT", "Where /healthz and /readyz are served")
+        .value_parser(value_parser!(SocketAddr))
+        .default_value("0.0.0.0:8081")
+}
+
+pub(crate) fn admin() -> Arg {
+    option("admin", "ADDR", "Where to serve metrics and the live page: unix:PATH or a loopback address")
+}
+
+pub(crate) fn workers() -> Arg {
+    option("workers", "N", "Threads [default: one for each CPU]").value_parser(value_parser!(u16).range(1..))
+}
+
 fn arguments(command: clap::Command) -> clap::Command {
-    let option = |name: &'static str, value: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name(value).help(help)
-    };
     command
         .arg(
             option(
@@ -75,11 +93,7 @@ fn arguments(command: clap::Command) -> clap::Command {
             option("publish", "ADDRESS", "The address in the status of gateways; can be repeated")
                 .action(ArgAction::Append),
         )
-        .arg(
-            option("health", "IP:PORT", "Where /healthz and /readyz are served")
-                .value_parser(value_parser!(SocketAddr))
-                .default_value("0.0.0.0:8081"),
-        )
+        .arg(health())
         .arg(
             option("controller-name", "NAME", "The name in the classes that this controller serves")
                 .default_value(CONTROLLER_NAME),
@@ -97,11 +111,7 @@ fn arguments(command: clap::Command) -> clap::Command {
             )
             .default_value(LEASE_DEFAULT),
         )
-        .arg(option(
-            "admin",
-            "ADDR",
-            "Where to serve metrics and the live page: unix:PATH or a loopback address",
-        ))
+        .arg(admin())
         .arg(
             option(
                 "plans",
@@ -119,10 +129,7 @@ fn arguments(command: clap::Command) -> clap::Command {
             ]
             .map(|argument| argument.requires("plans").value_hint(ValueHint::FilePath)),
         )
-        .arg(
-            option("workers", "N", "Threads [default: one for each CPU]")
-                .value_parser(value_parser!(u16).range(1..)),
-        )
+        .arg(workers())
 }
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -136,10 +143,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         assigned: Default::default(),
         folder: PathBuf::from(text("certificates").unwrap_or_default()),
     };
-    let admin = text("admin").map(|text| text.parse()).transpose();
-    let admin = admin.map_err(|why: String| Failure::Usage(format!("--admin: {why}")))?;
-    let workers = matches.get_one::<u16>("workers").map(|count| usize::from(*count));
-    let base = base(admin, workers);
+    let base = base(matches)?;
     let store = Arc::new(Store::default());
     let mut log = log_faults();
     let Leading { write, leads } = match text("dir") {
@@ -172,13 +176,16 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// The part of a plan that does not come from objects.
-pub(crate) fn base(admin: Option<flatout_engine::Address>, workers: Option<usize>) -> BasePlan {
-    Box::new(move || {
+pub(crate) fn base(matches: &ArgMatches) -> Result<BasePlan, Failure> {
+    let admin = matches.get_one::<String>("admin").map(|text| text.parse()).transpose();
+    let admin: Option<Address> = admin.map_err(|why: String| Failure::Usage(format!("--admin: {why}")))?;
+    let workers = matches.get_one::<u16>("workers").map(|count| usize::from(*count));
+    Ok(Box::new(move || {
         let mut plan = Plan { admin: admin.iter().cloned().collect(), ..Plan::default() };
         plan.server.listen.clear();
         plan.server.workers = workers;
         plan
-    })
+    }))
 }
 
 /// How this process is known to others: in a pod, its host name is the pod's.

@@ -1,14 +1,14 @@
 //! `flatout data-plane`: serves the plans of a controller.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, ValueHint, value_parser};
+use clap::{ArgAction, ArgMatches, ValueHint, value_parser};
 use flatout_controller::{DataPlane, DataPlaneCredentials, DataPlaneSettings, follow_controller};
 
 use crate::Failure;
 use crate::command::{Command, VERSION};
-use crate::controller::base;
+use crate::controller::{admin, base, health, option, workers};
 use crate::serve::welcome;
 
 pub(crate) const COMMAND: Command = Command {
@@ -29,9 +29,6 @@ pub(crate) const COMMAND: Command = Command {
 const STATE_DEFAULT: &str = "/var/lib/flatout-plane";
 
 fn arguments(command: clap::Command) -> clap::Command {
-    let option = |name: &'static str, value: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name(value).help(help)
-    };
     command
         .arg(
             option(
@@ -62,25 +59,14 @@ fn arguments(command: clap::Command) -> clap::Command {
                 .action(ArgAction::Append)
                 .default_value("0.0.0.0"),
         )
-        .arg(
-            option("health", "IP:PORT", "Where /healthz and /readyz are served")
-                .value_parser(value_parser!(SocketAddr))
-                .default_value("0.0.0.0:8081"),
-        )
+        .arg(health())
         .arg(
             option("state", "DIR", "The folder for the last plan and its certificates, with private keys")
                 .default_value(STATE_DEFAULT)
                 .value_hint(ValueHint::DirPath),
         )
-        .arg(option(
-            "admin",
-            "ADDR",
-            "Where to serve metrics and the live page: unix:PATH or a loopback address",
-        ))
-        .arg(
-            option("workers", "N", "Threads [default: one for each CPU]")
-                .value_parser(value_parser!(u16).range(1..)),
-        )
+        .arg(admin())
+        .arg(workers())
 }
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -92,9 +78,6 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
             return Err(Failure::Usage(format!("--controller: got `{controller}`, need HOST:PORT")));
         }
     }
-    let admin = text("admin").map(|text| text.parse()).transpose();
-    let admin = admin.map_err(|why: String| Failure::Usage(format!("--admin: {why}")))?;
-    let workers = matches.get_one::<u16>("workers").map(|count| usize::from(*count));
     let data_plane = DataPlane {
         controllers,
         credentials: DataPlaneCredentials {
@@ -109,7 +92,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
             refused: Default::default(),
         },
     };
-    let started = follow_controller(data_plane, base(admin, workers), VERSION)?;
+    let started = follow_controller(data_plane, base(matches)?, VERSION)?;
     Ok(started.run(Some(&welcome::welcome))?)
 }
 

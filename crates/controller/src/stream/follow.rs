@@ -346,10 +346,8 @@ impl Plane {
         let (true, Some((number, plan))) = (is_due, &self.plan) else { return };
         match self.kept.write(*number, plan) {
             Ok(()) => self.unwritten_since = None,
-            Err(error) => {
-                let message =
-                    format_args!("plan {number} cannot be written to {}: {error}", self.kept.shown());
-                report(Severity::Error, message);
+            Err(why) => {
+                report(Severity::Error, format_args!("plan {number} is not kept: {why}"));
                 // Tried again after another while.
                 self.unwritten_since = Some(Instant::now());
             }

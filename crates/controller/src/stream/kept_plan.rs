@@ -3,11 +3,11 @@
 //! It has the private keys of certificates, so only this user may read it. It is written anew and renamed: a crash at any time leaves the
 //! former one or the new one.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
 
+use flatout_certify::State;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,12 +18,9 @@ use crate::data::PlanData;
 /// Its name in the folder; no certificate's file has such a name.
 const FILE_NAME: &str = "plan.json";
 
-/// The permissions of the file: it has private keys.
-const FILE_MODE: u32 = 0o600;
-
 /// A plan on disk.
 pub(crate) struct KeptPlan {
-    path: PathBuf,
+    state: State,
 }
 
 #[derive(Serialize)]
@@ -46,12 +43,7 @@ impl KeptPlan {
     pub(crate) fn below(folder: &Path) -> Result<KeptPlan, String> {
         make_private(folder)
             .map_err(|error| format!("the folder {} cannot be made: {error}", folder.display()))?;
-        Ok(KeptPlan { path: folder.join(FILE_NAME) })
-    }
-
-    /// Its path, for messages.
-    pub(crate) fn shown(&self) -> std::path::Display<'_> {
-        self.path.display()
+        Ok(KeptPlan { state: State::at(folder) })
     }
 
     /// The plan and its number, if there is one.
@@ -59,8 +51,9 @@ impl KeptPlan {
     /// # Errors
     /// It cannot be read, has another format, or is damaged.
     pub(crate) fn read(&self) -> Result<Option<(u64, PlanData)>, String> {
-        let wrong = |why: String| format!("{}: {why}", self.path.display());
-        let metadata = match fs::metadata(&self.path) {
+        let path = self.state.path(FILE_NAME);
+        let wrong = |why: String| format!("{}: {why}", path.display());
+        let metadata = match fs::metadata(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             metadata => metadata.map_err(|error| wrong(error.to_string()))?,
         };
@@ -68,7 +61,7 @@ impl KeptPlan {
         if metadata.len() > 2 * PLAN_BYTES_MAX as u64 {
             return Err(wrong(format!("{} bytes; allowed are {}", metadata.len(), 2 * PLAN_BYTES_MAX)));
         }
-        let bytes = fs::read(&self.path).map_err(|error| wrong(error.to_string()))?;
+        let bytes = fs::read(&path).map_err(|error| wrong(error.to_string()))?;
         let read: ReadPlan =
             serde_json::from_slice(&bytes).map_err(|error| wrong(format!("damaged: {error}")))?;
         Ok(Some((read.number, PlanData::read(read.plan).map_err(wrong)?)))
@@ -77,21 +70,10 @@ impl KeptPlan {
     /// Replaces the plan. It is on the disk when this returns.
     ///
     /// # Errors
-    /// It cannot be written; then the former one stays.
-    pub(crate) fn write(&self, number: u64, plan: &PlanData) -> io::Result<()> {
-        let fresh = self.path.with_extension("json.new");
-        // One of a process that ended while it wrote.
-        let _ = fs::remove_file(&fresh);
-        let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&fresh)?;
-        let mut out = BufWriter::new(file);
-        serde_json::to_writer(&mut out, &WrittenPlan { number, plan })?;
-        out.flush()?;
-        out.get_ref().sync_all()?;
-        fs::rename(&fresh, &self.path)?;
-        match self.path.parent() {
-            Some(folder) => File::open(folder)?.sync_all(),
-            None => Ok(()),
-        }
+    /// It cannot be written, and where; then the former one stays.
+    pub(crate) fn write(&self, number: u64, plan: &PlanData) -> Result<(), String> {
+        let text = serde_json::to_string(&WrittenPlan { number, plan }).map_err(|error| error.to_string())?;
+        self.state.write(FILE_NAME, &text)
     }
 }
 

@@ -45,8 +45,8 @@ pub(crate) const APPLY_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long a handshake, and the Hello after it, may take.
 pub(crate) const HELLO_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Bytes of the name of a data plane, and of a reason; a longer one is cut.
-pub(crate) const TEXT_BYTES_MAX: usize = 1024;
+/// Characters of the name of a data plane, and of a reason; a longer one is cut.
+pub(crate) const TEXT_CHARS_MAX: usize = 1024;
 
 /// The first message, from a data plane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,7 +135,7 @@ pub(crate) fn receive<T: DeserializeOwned>(from: &mut impl Read, bytes_max: usiz
 /// A text of another process, for a log line: without control characters, and not too long.
 pub(crate) fn shown(text: &str) -> String {
     let clean: String = text.chars().map(|it| if it.is_control() { ' ' } else { it }).collect();
-    match clean.char_indices().nth(TEXT_BYTES_MAX) {
+    match clean.char_indices().nth(TEXT_CHARS_MAX) {
         Some((end, _)) => clean.get(..end).unwrap_or_default().to_owned(),
         None => clean,
     }
