@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use flatout_engine::{self as engine, Limits, Listen};
+use flatout_engine::{self as engine, Limits, Listen, ProxyHeader};
 use flatout_gateway::{BufferRequests, Forward, Rules as CacheRules};
 use flatout_proxy as proxy;
 use flatout_server::{Checked, Invalid, Plan};
@@ -385,7 +385,7 @@ impl Configuration {
             scene.has_tls.then(|| engine::Address::Unix(secure_path(folder)).into());
         let proxied: Option<Listen> = scene.has_proxy_header.then(|| Listen {
             is_plain: scene.has_tls,
-            has_proxy_header: true,
+            proxy_header: ProxyHeader::Trusted,
             ..engine::Address::Unix(proxied_path(folder)).into()
         });
         let server = engine::Plan {

@@ -61,3 +61,38 @@ fn haproxys_headers_name_the_client() {
         server.said().iter().any(|line| line.contains("does not begin with a PROXY header"))
     });
 }
+
+/// The response to a request after this PROXY header.
+fn after_header(address: SocketAddr, header: &str, more: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!("{header}GET / HTTP/1.1\r\nHost: t\r\n{more}Connection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    answers(&read_to_close(&mut stream), false)[0].text()
+}
+
+#[test]
+fn proxy_header_variables_agree_with_the_header() {
+    let variables = "$remote_addr $realip_remote_addr \
+        $proxy_protocol_addr:$proxy_protocol_port $proxy_protocol_server_addr:$proxy_protocol_server_port";
+    let header = "PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n";
+    let said = "192.0.2.7:4711 198.51.100.1:443";
+    for (mode, expected) in [
+        ("untrusted", format!("127.0.0.1 127.0.0.1 {said} ")),
+        ("on", format!("192.0.2.7 127.0.0.1 {said} 4711")),
+    ] {
+        let folder = Folder::new();
+        let file = format!(
+            "listen \"127.0.0.1:0\" proxy-protocol={mode}\ntrusted-proxies \"127.0.0.0/8\"\n\
+             set port \"\"\nwhen \"remote == ip('192.0.2.7')\" {{ set port \"$remote_port\"; }}\n\
+             respond 200 \"{variables} $port\"\n"
+        );
+        folder.write("site.kdl", file);
+        let mut command = Command::new(program("flatout"));
+        command.arg("serve").arg("-c").arg(folder.0.join("site.kdl"));
+        let server = Server::start(command);
+        assert_eq!(after_header(server.address, header, ""), expected, "{mode}");
+        let unknown = after_header(server.address, "PROXY UNKNOWN\r\n", "");
+        assert_eq!(unknown, "127.0.0.1 127.0.0.1 : : ", "{mode}");
+    }
+}

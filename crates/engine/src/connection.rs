@@ -92,6 +92,8 @@ pub(crate) struct Work {
 pub(crate) struct PendingProxy {
     /// The proxy.
     pub(crate) peer: Peer,
+    /// Its header says who the client is; otherwise that is the proxy.
+    pub(crate) is_trusted: bool,
     /// TLS follows the header.
     pub(crate) is_secure: bool,
     /// The name in the ClientHello after it decides who gets the connection.

@@ -64,15 +64,15 @@ pub use flatout_tls as tls;
 pub use listeners::{AddressChanges, Inherited};
 pub use plan::{
     Address, BUSY_POLL_TIME_MAX, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Listen, Locality,
-    PROXY_HEADER_TIME_MAX, Plan, SocketPlan,
+    PROXY_HEADER_TIME_MAX, Plan, ProxyHeader, SocketPlan,
 };
 pub use say::{MessagePlan, RecentMessage, Severity, recent_messages, report, say};
 pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, bind_inherited, start};
 pub use service::{
-    Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Carrier, Collected, ConnectionPermit,
-    DetachedConnection, Ended, ExchangeKey, FileRange, Filter, Outcome, OwnedBody, OwnedRequest, Part,
-    Prepared, Reply, Request, RequestBody, RequestOrigin, Response, SendRate, Service, Takeover, Ticket, Tls,
-    TlsRoute, Witness, collect, request_random, sent_request_id, write_request_id,
+    Announced, Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Carrier, Collected,
+    ConnectionPermit, DetachedConnection, Ended, ExchangeKey, FileRange, Filter, Outcome, OwnedBody,
+    OwnedRequest, Part, Prepared, Reply, Request, RequestBody, RequestOrigin, Response, SendRate, Service,
+    Takeover, Ticket, Tls, TlsRoute, Witness, collect, request_random, sent_request_id, write_request_id,
 };
 pub use serving::State;
 #[cfg(feature = "simulation")]

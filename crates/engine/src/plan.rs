@@ -65,9 +65,8 @@ pub struct Listen {
     pub address: Address,
     /// Without TLS, also if the plan has an [`Acceptor`].
     pub is_plain: bool,
-    /// Its connections start with a PROXY protocol header, version 1 or 2. It is neither detected nor optional: a connection
-    /// without one is closed, and so is one whose peer the service does not [trust](crate::Service::believes_proxy).
-    pub has_proxy_header: bool,
+    /// Whether its connections start with a PROXY protocol header.
+    pub proxy_header: ProxyHeader,
     /// The name in the ClientHello of its connections is read before TLS begins: the service decides whether a connection is passed on
     /// as it is ([`Service::route_tls`](crate::Service::route_tls)). Only for listeners that are not plain. Also without an [`Acceptor`]:
     /// then connections that are not passed on are refused.
@@ -87,7 +86,7 @@ impl From<Address> for Listen {
         Listen {
             address,
             is_plain: false,
-            has_proxy_header: false,
+            proxy_header: ProxyHeader::None,
             passes_tls: false,
             is_internal: false,
             number: 0,
@@ -101,6 +100,21 @@ impl FromStr for Listen {
     fn from_str(text: &str) -> Result<Listen, String> {
         text.parse().map(Address::into)
     }
+}
+
+/// Whether connections start with a PROXY protocol header, version 1 or 2. It is neither detected nor optional: a connection without
+/// one is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ProxyHeader {
+    /// They do not.
+    #[default]
+    None,
+    /// The client is the one in the header. A connection whose peer the service does not
+    /// [trust](crate::Service::believes_proxy) is closed.
+    Trusted,
+    /// The client is the peer of the connection; services see what the header says ([`Request::announced`](crate::Request::announced)),
+    /// which anybody may have written.
+    Untrusted,
 }
 
 /// Time limit of a PROXY protocol header, from accepting the connection; then it is closed. The specification

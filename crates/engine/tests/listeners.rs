@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_engine::{
-    Address, BodyPlan, Handle, Limits, Listen, Plan, Prepared, Reply, Request, Response, Server, Service,
-    start,
+    Address, BodyPlan, Handle, Limits, Listen, Plan, Prepared, ProxyHeader, Reply, Request, Response, Server,
+    Service, start,
 };
 use flatout_wire::Head;
 use support::{read_until, rest};
@@ -233,7 +233,7 @@ fn limits_and_proxy_protocol_can_change() {
     let other = Plan {
         limits,
         server_name: Some("other".to_owned()),
-        listen: vec![Listen { has_proxy_header: true, .."127.0.0.1:0".parse().unwrap() }],
+        listen: vec![Listen { proxy_header: ProxyHeader::Trusted, .."127.0.0.1:0".parse().unwrap() }],
         ..plan(&["127.0.0.1:0"])
     };
     let changed = running.handle.prepare(other).unwrap().commit();

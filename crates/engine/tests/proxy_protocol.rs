@@ -9,7 +9,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use flatout_engine::{
-    Address, Limits, Listen, PROXY_HEADER_TIME_MAX, Plan, Reply, Request, Response, Server, Service, start,
+    Address, Limits, Listen, PROXY_HEADER_TIME_MAX, Plan, ProxyHeader, Reply, Request, Response, Server,
+    Service, start,
 };
 use flatout_wire::proxy_protocol::{ProxyVersion, write};
 use support::{read_until, rest};
@@ -27,7 +28,13 @@ impl Service for Who {
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
         let peer = request.peer.map_or("nobody".to_owned(), |peer| peer.to_string());
-        response.buffer().extend_from_slice(format!("[{peer}]").as_bytes());
+        let text = match request.announced() {
+            Some(announced) if !self.believes => {
+                format!("[{peer}] {:?} {:?}", announced.source, announced.target)
+            }
+            _ => format!("[{peer}]"),
+        };
+        response.buffer().extend_from_slice(text.as_bytes());
         Reply::Now
     }
 }
@@ -39,8 +46,12 @@ struct Running {
 
 impl Running {
     fn new(believes: bool, limits: Limits) -> Running {
+        Running::with(ProxyHeader::Trusted, believes, limits)
+    }
+
+    fn with(proxy_header: ProxyHeader, believes: bool, limits: Limits) -> Running {
         let plan = Plan {
-            listen: vec![Listen { has_proxy_header: true, .."127.0.0.1:0".parse().unwrap() }],
+            listen: vec![Listen { proxy_header, .."127.0.0.1:0".parse().unwrap() }],
             workers: Some(1),
             limits,
             ..Plan::default()
@@ -98,6 +109,23 @@ fn until_gone(stream: &mut TcpStream) -> String {
     let mut said = Vec::new();
     let _ = stream.read_to_end(&mut said);
     String::from_utf8(said).unwrap()
+}
+
+#[test]
+fn untrusted_headers_leave_the_client_as_it_is() {
+    let running = Running::with(ProxyHeader::Untrusted, false, Limits::default());
+    let mut line = b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n".to_vec();
+    line.extend_from_slice(GET);
+    let said = running.all(&line);
+    let expected = "] Some(192.0.2.7:4711) Some(198.51.100.1:443)";
+    assert!(said.contains("[127.0.0.1:") && said.ends_with(expected), "{said}");
+    let said = running.all(&[&b"PROXY UNKNOWN\r\n"[..], GET].concat());
+    assert!(said.contains("[127.0.0.1:") && said.ends_with("] None None"), "{said}");
+    // A header is not optional.
+    let mut stream = running.connect();
+    let _ = stream.write_all(GET);
+    assert_eq!(until_gone(&mut stream), "");
+    running.until_refused(1);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use flatout_wire::condition::{Decision, evaluate, range_applies};
 use flatout_wire::range::{self, Ranges};
 use flatout_wire::{Head, Method, Status};
 
+use super::Listing;
 use super::disk::{self, Reached};
 use super::entry::{Content, Entry, Sidecar, Variant};
 use super::fetch::{Fetched, Needed};
@@ -88,7 +89,7 @@ impl Files {
         match tree.get(path) {
             Some(Node::File(entry)) => self.file(head, entry, response),
             Some(Node::Folder) => redirect(head, response),
-            Some(Node::Listing(html)) => listing(html.clone(), response),
+            Some(Node::Listing(text)) => self.listing(text.clone(), response),
             None if !tree.is_complete() => self.not_seen_yet(head, path, response),
             None => self.missing(request, tree, response),
         }
@@ -185,13 +186,24 @@ impl Files {
         }
     }
 
+    fn listing(&self, text: Bytes, response: &mut Response) {
+        response.encoded_fields(match self.site.plan.listing {
+            Listing::Json => b"Content-Type: application/json\r\nCache-Control: no-cache\r\n",
+            Listing::Xml => b"Content-Type: text/xml; charset=utf-8\r\nCache-Control: no-cache\r\n",
+            Listing::Html | Listing::Off => {
+                b"Content-Type: text/html; charset=utf-8\r\nCache-Control: no-cache\r\n"
+            }
+        });
+        response.set_body(Body::Shared(text));
+    }
+
     /// Responds during the first scan of the folder: a path that is not in the tree may still exist.
     fn not_seen_yet(&self, head: &Head<'_>, path: &[u8], response: &mut Response) {
         let Some(found) = self.find(path) else { return };
         match found {
             disk::Found::File(entry, opened) => return self.send_as_it_is(head, &entry, &opened, response),
             disk::Found::Folder => return redirect(head, response),
-            disk::Found::Listing(html) => return listing(html, response),
+            disk::Found::Listing(text) => return self.listing(text, response),
             disk::Found::NotNow => return self.refuse_for_now(response),
             disk::Found::Nothing => {}
         }
@@ -390,11 +402,6 @@ fn file_range(opened: &Opened, entry: &Entry, range: Range<u64>) -> FileRange {
         modified: entry.stamp.modified,
         witness: opened.witness.clone(),
     }
-}
-
-fn listing(html: Bytes, response: &mut Response) {
-    response.encoded_fields(b"Content-Type: text/html; charset=utf-8\r\nCache-Control: no-cache\r\n");
-    response.set_body(Body::Shared(html));
 }
 
 /// Redirects to the folder's own path. If slashes were merged for the lookup, the path as sent may start with two

@@ -17,7 +17,7 @@ use super::load::sidecar;
 use super::opened::{OpenFiles, Opened};
 use super::source::{Fault, fault};
 use super::write_detection::{Stamp, is_half, stamp};
-use super::{listing, names};
+use super::{Listing, listing, names};
 
 /// The most names that are listed at once; a longer listing waits for the end of the first scan.
 const LISTED_MAX: usize = 1000;
@@ -99,7 +99,7 @@ pub(crate) fn find(site: &FolderState, path: &[u8]) -> Found {
         true => open(site, &wanted),
         false => Found::Nothing,
     };
-    if is_folder && site.plan.listing && matches!(found, Found::Nothing) {
+    if is_folder && site.plan.listing != Listing::Off && matches!(found, Found::Nothing) {
         return list(site, &relative);
     }
     // A folder with the name of an index file is ignored.
@@ -142,7 +142,10 @@ fn compressed_only(site: &FolderState, path: &Path) -> Found {
 
 fn list(site: &FolderState, path: &Path) -> Found {
     match names::children(&site.source.load(), path, LISTED_MAX) {
-        Ok(Some(known)) => Found::Listing(listing::html(path, &known)),
+        Ok(Some(known)) => match listing::listing(site.plan.listing, path, &known) {
+            Some(listing) => Found::Listing(listing),
+            None => Found::Nothing,
+        },
         Ok(None) => Found::NotNow,
         Err(error) if is_absent(&error) => Found::Nothing,
         Err(_) => Found::NotNow,

@@ -32,6 +32,7 @@ mod inbox;
 mod indexer;
 mod inotify;
 mod listing;
+mod listing_data;
 mod load;
 mod memory;
 mod names;
@@ -64,8 +65,8 @@ pub struct Plan {
     pub index: String,
     /// Whether paths without a file and without an extension get the root's index file.
     pub spa: bool,
-    /// Whether a folder without an index file is listed.
-    pub listing: bool,
+    /// Whether, and how, a folder without an index file is listed.
+    pub listing: Listing,
     /// Whether text is compressed in advance.
     pub compress: bool,
     /// Files up to this size are kept in memory.
@@ -81,6 +82,19 @@ pub struct Plan {
     pub hide: Vec<NamePattern>,
     /// The most ranges of one request; beyond that the whole file is sent.
     pub ranges_max: usize,
+}
+
+/// Whether, and how, folders are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    /// They are not.
+    Off,
+    /// A page.
+    Html,
+    /// An array with an object for each: `name`, `type` (`file` or `directory`), `mtime` (an HTTP date), and the `size` of files in bytes.
+    Json,
+    /// A `list` of `directory` and `file` elements with `mtime` (RFC 3339), and the `size` of files.
+    Xml,
 }
 
 /// How changes are detected.
@@ -100,7 +114,7 @@ impl Default for Plan {
             root: PathBuf::from("."),
             index: "index.html".to_owned(),
             spa: false,
-            listing: false,
+            listing: Listing::Off,
             compress: true,
             small_bytes_max: 256 << 10,
             memory_bytes_max: 256 << 20,

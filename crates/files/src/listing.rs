@@ -1,4 +1,4 @@
-//! The HTML listing of a folder.
+//! The listing of a folder, as a page.
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -7,6 +7,8 @@ use std::path::Path;
 use bytes::Bytes;
 use flatout_wire::date;
 
+use super::Listing;
+use super::listing_data::{json, xml};
 use super::tree::{Known, Thing};
 
 const STYLE: &str = "\
@@ -21,8 +23,41 @@ td+td,th+th{text-align:right;white-space:nowrap;font-variant-numeric:tabular-num
 a{color:light-dark(#0b57d0,#8ab4f8);text-decoration:none}a:hover,a:focus-visible{text-decoration:underline}\
 @media(max-width:32rem){td:last-child,th:last-child{display:none}}";
 
-/// The listing of the folder at `path`: folders first, each group by name.
-pub(crate) fn html(path: &Path, known: &Known) -> Bytes {
+/// The listing of the folder at `path`, if folders are listed: folders first, each group by name.
+pub(crate) fn listing(form: Listing, path: &Path, known: &Known) -> Option<Bytes> {
+    match form {
+        Listing::Off => None,
+        Listing::Html => Some(html(path, known)),
+        Listing::Json => Some(json(&items(path, known))),
+        Listing::Xml => Some(xml(&items(path, known))),
+    }
+}
+
+/// What a listing says of a file or a folder.
+pub(super) struct Item<'k> {
+    pub(super) name: &'k Path,
+    /// Seconds since 1970.
+    pub(super) modified: u64,
+    /// The bytes of a file; `None` for a folder.
+    pub(super) bytes: Option<u64>,
+}
+
+/// The folders of a folder, then its files; the compressed forms of files are listed under their own names.
+fn items<'k>(path: &'k Path, known: &'k Known) -> Vec<Item<'k>> {
+    let item = |(name, thing): (&'k Path, &'k Thing)| match thing {
+        Thing::Folder(modified) => Some(Item { name, modified: *modified, bytes: None }),
+        Thing::File(entry) if entry.has_plain => {
+            let modified = entry.modified().unwrap_or_default();
+            Some(Item { name, modified, bytes: Some(entry.stamp.bytes) })
+        }
+        Thing::File(_) => None,
+    };
+    let mut items: Vec<Item<'k>> = children(path, known).filter_map(item).collect();
+    items.sort_by_key(|item| item.bytes.is_some());
+    items
+}
+
+fn html(path: &Path, known: &Known) -> Bytes {
     let title = format!("/{}", escape(&path.to_string_lossy()));
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\
@@ -33,17 +68,10 @@ pub(crate) fn html(path: &Path, known: &Known) -> Bytes {
     if path != Path::new("") {
         page.push_str("<tr><td><a href=\"../\">..</a><td><td>\n");
     }
-    for wanted_folder in [true, false] {
-        for (name, thing) in children(path, known) {
-            match thing {
-                Thing::Folder if wanted_folder => row(&mut page, name, "/", "", ""),
-                // The compressed forms are listed under their own names.
-                Thing::File(entry) if !wanted_folder && entry.has_plain => {
-                    let modified = entry.modified().map(changed).unwrap_or_default();
-                    row(&mut page, name, "", &size(entry.stamp.bytes), &modified);
-                }
-                _ => {}
-            }
+    for Item { name, modified, bytes } in items(path, known) {
+        match bytes {
+            None => row(&mut page, name, "/", "", ""),
+            Some(bytes) => row(&mut page, name, "", &size(bytes), &changed(modified)),
         }
     }
     page.push_str("</tbody></table>\n</html>\n");
@@ -62,7 +90,7 @@ fn row(page: &mut String, name: &Path, slash: &str, size: &str, changed: &str) {
     let href = href(name.as_os_str().as_bytes());
     let text = escape(&name.to_string_lossy());
     // Writing to a `String` cannot fail.
-    let _ = writeln!(page, "<tr><td><a href=\"./{href}{slash}\">{text}{slash}</a><td>{size}<td>{changed}");
+    let _ = writeln!(page, "<tr><td><a href=\"{href}{slash}\">{text}{slash}</a><td>{size}<td>{changed}");
 }
 
 /// `1.5 KiB`: three digits, binary units.
@@ -78,18 +106,13 @@ fn size(bytes: u64) -> String {
     format!("{value:.decimals$} {}", units[unit])
 }
 
-/// `2026-11-20 09:15`, from the HTTP date.
+/// `2026-11-20 09:15`.
 fn changed(modified: u64) -> String {
-    let date = date::format(modified);
-    let text = String::from_utf8_lossy(&date);
-    let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let parts: Vec<&str> = text.split(' ').collect();
-    let [_, day, month, year, time, _] = parts.as_slice() else { return String::new() };
-    let month = months.iter().position(|name| name == month).map_or(0, |at| at + 1);
-    format!("{year}-{month:02}-{day} {}", time.get(..5).unwrap_or_default())
+    let time = date::rfc_3339(modified);
+    format!("{} {}", time.get(..10).unwrap_or_default(), time.get(11..16).unwrap_or_default())
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
         match c {
             '&' => out.push_str("&amp;"),
@@ -122,16 +145,17 @@ mod tests {
     #[test]
     fn names_cannot_break_out() {
         let mut known = Known::new();
-        known.insert("d".into(), Thing::Folder);
-        known.insert("d/<script>alert('1')&".into(), Thing::Folder);
-        known.insert("d/sub".into(), Thing::Folder);
-        known.insert("d/sub/deep".into(), Thing::Folder);
-        known.insert("d2".into(), Thing::Folder);
+        let folder = || Thing::Folder(784_111_777);
+        known.insert("d".into(), folder());
+        known.insert("d/<script>alert('1')&".into(), folder());
+        known.insert("d/sub".into(), folder());
+        known.insert("d/sub/deep".into(), folder());
+        known.insert("d2".into(), folder());
         let page = html(Path::new("d"), &known);
         let page = String::from_utf8_lossy(&page);
         assert!(!page.contains("<script>") && page.contains("&lt;script&gt;alert(&#39;1&#39;)&amp;"));
-        assert!(page.contains("href=\"./%3Cscript%3Ealert%28%271%27%29%26/\""));
-        assert!(page.contains("./sub/") && !page.contains("deep") && !page.contains("d2"));
+        assert!(page.contains("href=\"%3Cscript%3Ealert%28%271%27%29%26/\""));
+        assert!(page.contains("\"sub/\"") && !page.contains("deep") && !page.contains("d2"));
     }
 
     #[test]

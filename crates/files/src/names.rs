@@ -1,8 +1,9 @@
 //! The names in one folder.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -34,6 +35,11 @@ pub(crate) fn names(folder: &File) -> io::Result<Vec<Name>> {
     Ok(names)
 }
 
+/// The seconds from 1970 to the last change of a folder.
+pub(crate) fn modified(folder: &Metadata) -> u64 {
+    folder.mtime().try_into().unwrap_or(0)
+}
+
 /// The files and folders directly in a folder, for a listing; `None` if there are more than `count_max`.
 ///
 /// # Errors
@@ -52,7 +58,7 @@ pub(crate) fn children(source: &Source, path: &Path, count_max: usize) -> io::Re
         }
         let Ok(metadata) = source.open_beneath(&path).and_then(|file| file.metadata()) else { continue };
         if metadata.is_dir() {
-            known.insert(path, Thing::Folder);
+            known.insert(path, Thing::Folder(modified(&metadata)));
         } else if metadata.is_file() {
             let entry = Entry::new(path.clone(), Stamp::of(&metadata)?, Vec::new(), None);
             known.insert(path, Thing::File(Arc::new(entry)));

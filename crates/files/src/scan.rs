@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::entry::{Entry, Sidecar};
 use super::inotify::{self, Inotify, WRITTEN_TIME_MAX};
 use super::load::{Loaded, load, plain_of, sidecar};
-use super::names::{Name, names};
+use super::names::{Name, modified, names};
 use super::source::{Fault, Source, fault};
 use super::tree::{Known, Thing};
 use super::write_detection::{self, Stamp};
@@ -110,10 +110,15 @@ fn merge(path: &Path, known: &mut Known, seen: Known, found: &mut ScanResult) {
     for (path, thing) in seen {
         let same = match (known.get(&path), &thing) {
             (Some(Thing::File(old)), Thing::File(new)) => Arc::ptr_eq(old, new),
-            (Some(Thing::Folder), Thing::Folder) => true,
+            // What has changed in it is found by itself.
+            (Some(Thing::Folder(_)), Thing::Folder(_)) => true,
             _ => false,
         };
-        if !same {
+        if let Thing::Folder(_) = &thing
+            && same
+        {
+            known.insert(path, thing);
+        } else if !same {
             found.changed = true;
             if let Thing::File(entry) = &thing {
                 found.new.push(entry.clone());
@@ -157,7 +162,7 @@ impl Look<'_> {
             self.watch(path);
         }
         let Some(names) = self.present(path, names(&file))? else { return Ok(()) };
-        self.seen.insert(path.to_path_buf(), Thing::Folder);
+        self.seen.insert(path.to_path_buf(), Thing::Folder(modified(&metadata)));
         ancestors.push(identity);
         self.folder(path, &file, &names, via_link, ancestors)?;
         ancestors.pop();
@@ -369,7 +374,7 @@ impl Look<'_> {
     fn old(&self, path: &Path) -> Option<Arc<Entry>> {
         match self.known.get(path) {
             Some(Thing::File(entry)) => Some(entry.clone()),
-            Some(Thing::Folder) | None => None,
+            Some(Thing::Folder(_)) | None => None,
         }
     }
 

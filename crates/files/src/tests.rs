@@ -14,7 +14,7 @@ use super::indexer::{self, FolderState, Indexer};
 use super::load::load;
 use super::opened::OpenFiles;
 use super::tree::Node;
-use super::{NamePattern, Plan, Watch};
+use super::{Listing, NamePattern, Plan, Watch};
 
 /// A folder that is removed with its test.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -249,7 +249,7 @@ fn files_are_served_before_the_first_scan() {
     folder.write("source.php.gz", "source");
     std::os::unix::fs::symlink("/etc", folder.0.join("etc")).unwrap();
     let hide = vec![NamePattern::parse("*.php").unwrap()];
-    let plan = Plan { root: folder.0.clone(), listing: true, hide, ..Plan::default() };
+    let plan = Plan { root: folder.0.clone(), listing: Listing::Html, hide, ..Plan::default() };
     let (site, _keeper) = indexer::prepare(plan).unwrap();
     assert!(!site.tree.load().is_complete());
     let found = |path: &str| disk::find(&site, path.as_bytes());

@@ -17,7 +17,7 @@ pub(crate) enum Node {
     File(Arc<Entry>),
     /// A folder requested without a trailing slash.
     Folder,
-    /// A folder's listing, as HTML.
+    /// A folder's listing.
     Listing(Bytes),
 }
 
@@ -36,7 +36,8 @@ pub(crate) type Known = BTreeMap<PathBuf, Thing>;
 #[derive(Debug, Clone)]
 pub(crate) enum Thing {
     File(Arc<Entry>),
-    Folder,
+    /// With the seconds from 1970 to its last change.
+    Folder(u64),
 }
 
 impl Tree {
@@ -50,7 +51,7 @@ impl Tree {
                     tree.nodes.insert(key(path, false), Node::File(entry.clone()));
                     tree.files_count += 1;
                 }
-                Thing::Folder => tree.add_folder(path, known, plan),
+                Thing::Folder(_) => tree.add_folder(path, known, plan),
             }
         }
         tree
@@ -62,8 +63,10 @@ impl Tree {
         }
         let node = match known.get(&path.join(&plan.index)) {
             Some(Thing::File(index)) => Node::File(index.clone()),
-            _ if plan.listing => Node::Listing(listing::html(path, known)),
-            _ => return,
+            _ => match listing::listing(plan.listing, path, known) {
+                Some(listing) => Node::Listing(listing),
+                None => return,
+            },
         };
         self.nodes.insert(key(path, true), node);
     }

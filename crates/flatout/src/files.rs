@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use flatout_engine::{Reply, Request, RequestBody, Response, Service};
-use flatout_files::{Plan, Site};
+use flatout_files::{Listing, Plan, Site};
 use flatout_wire::Status;
 
 use crate::extract::BodyUse;
@@ -49,7 +49,7 @@ impl Files {
 
     /// Lists folders that have no index file.
     pub fn listing(self) -> Files {
-        self.plan(|plan| plan.listing = true)
+        self.plan(|plan| plan.listing = Listing::Html)
     }
 
     /// The value of `Cache-Control`.

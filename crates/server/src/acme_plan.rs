@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use flatout_certify::acme::{self, Way};
 use flatout_certify::{State, local};
 use flatout_engine::tls::Awaited;
-use flatout_engine::{Address, Listen};
+use flatout_engine::{Address, Listen, ProxyHeader};
 use flatout_site::plan::Host;
 
 use crate::plan::Plan;
@@ -127,8 +127,11 @@ impl Plan {
         if is_shared && self.server.listen.iter().all(|listen| listen.is_plain) {
             let is_public = !self.issue.domains.is_empty();
             let has_plain = !self.server.listen.is_empty();
-            let has_proxy_header = self.server.handed_over_proxy_header;
-            let listen = |text: &str| text.parse().map(|listen| Listen { has_proxy_header, ..listen });
+            let proxy_header = match self.server.handed_over_proxy_header {
+                true => ProxyHeader::Trusted,
+                false => ProxyHeader::None,
+            };
+            let listen = |text: &str| text.parse().map(|listen| Listen { proxy_header, ..listen });
             let secure = listen(if is_public { LISTEN_SECURE } else { LISTEN_DEFAULT });
             self.server.listen.splice(0..0, secure);
             if is_public && !has_plain {

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use flatout_engine::{Address, Listen};
+use flatout_engine::{Address, Listen, ProxyHeader};
 use flatout_observe::observed::{self, RequestLogs};
 use flatout_site::plan::SiteListener;
 
@@ -161,9 +161,13 @@ fn agree(one: &Listen, other: &Listen) -> Result<(), String> {
              `listen` is with TLS if the site has a certificate, `listen-plain` is without"
         ));
     }
-    if one.has_proxy_header != other.has_proxy_header {
-        let (on, off) = ("with the PROXY protocol", "without the PROXY protocol");
-        let (here, before) = if other.has_proxy_header { (on, off) } else { (off, on) };
+    if one.proxy_header != other.proxy_header {
+        let words = |header| match header {
+            ProxyHeader::None => "without the PROXY protocol",
+            ProxyHeader::Trusted => "with the PROXY protocol",
+            ProxyHeader::Untrusted => "with the PROXY protocol of untrusted peers",
+        };
+        let (here, before) = (words(other.proxy_header), words(one.proxy_header));
         return Err(format!("the address {address} is used {here} here, and {before} before"));
     }
     Ok(())

@@ -15,7 +15,7 @@ use flatout_bus as bus;
 use flatout_certify::State;
 use flatout_certify::acme::Way;
 use flatout_engine::tls::{Acceptor, ClientCertificates, Profile, Selector, ServerPlan};
-use flatout_engine::{Address, Listen, MessagePlan};
+use flatout_engine::{Address, Listen, MessagePlan, ProxyHeader};
 use flatout_observe::{log, metrics};
 use flatout_push as push;
 use flatout_site::plan::{self as site_plan, PathMatch, Route};
@@ -334,7 +334,7 @@ impl Checked {
         let [site] = &sites.sites[..] else { return false };
         let [route] = &site.routes[..] else { return false };
         let usual = Route::new(PathMatch::prefix("/"), site_plan::Action::Files(0));
-        let is_direct = server.listen.iter().all(|listen| !listen.has_proxy_header);
+        let is_direct = server.listen.iter().all(|listen| listen.proxy_header == ProxyHeader::None);
         *is_constant && is_direct && site.rewrites.is_empty() && *route == usual
     }
 

@@ -204,7 +204,7 @@ impl Compiled {
         };
         let identity = Identity::default();
         let arrival = Arrival { listener: *listener, peer: *peer, is_tls: *is_tls };
-        let origin = Origin { arrival, tls: None, identity: &identity, rerouted: None };
+        let origin = Origin { arrival, request: None, identity: &identity, rerouted: None };
         let resolution = self.resolve(&head, path, &origin);
         let (conditions, steps) = self.explain_conditions(&head, path, &resolution, &identity);
         let text = |bytes: Cow<'_, [u8]>| String::from_utf8_lossy(&bytes).into_owned();

@@ -37,7 +37,10 @@ impl Uses {
             Variable::Capture(_) | Variable::NamedCapture(_) => Uses::PATH.and(Uses::CAPTURES),
             Variable::Client
             | Variable::ForwardedFor
+            | Variable::ClientPort
             | Variable::Peer
+            | Variable::PeerPort
+            | Variable::Announced(_)
             | Variable::ServerPort
             | Variable::CrawlerVerification
             | Variable::Scheme
@@ -45,6 +48,8 @@ impl Uses {
             | Variable::Certificate(_)
             | Variable::TlsVersion
             | Variable::TlsCipher
+            | Variable::TlsResumed
+            | Variable::Http2
             | Variable::Time
             | Variable::Random
             | Variable::RequestId
@@ -71,6 +76,8 @@ impl Uses {
             | Variable::Crawler
             | Variable::CrawlerKind
             | Variable::Protocol
+            | Variable::HostName
+            | Variable::Process
             | Variable::SiteName => Uses::NOTHING,
         }
     }
@@ -108,8 +115,24 @@ struct NotedValues {
     /// The values of variables of the file, by their index.
     values: RefCell<Vec<(usize, Vec<u8>)>>,
     moment: OnceCell<RequestMoment>,
-    /// The version of TLS and the cipher suite.
-    tls: OnceCell<Option<(&'static str, String)>>,
+    tls: OnceCell<Option<TlsNoted>>,
+}
+
+/// What is noted of a TLS connection.
+#[derive(Debug)]
+pub(crate) struct TlsNoted {
+    /// The version.
+    pub(crate) version: &'static str,
+    /// The cipher suite.
+    pub(crate) cipher: String,
+    pub(crate) is_resumed: bool,
+}
+
+impl TlsNoted {
+    fn of(tls: Tls<'_>) -> Option<TlsNoted> {
+        let (version, cipher) = tls.cipher()?;
+        Some(TlsNoted { version, cipher, is_resumed: tls.is_resumed() })
+    }
 }
 
 /// A time and random numbers.
@@ -142,9 +165,9 @@ impl Noted {
         *self.noted().moment.get_or_init(|| RequestMoment::now(self.number))
     }
 
-    /// The version of TLS and the cipher suite of this connection, or of the one that was noted.
-    pub(crate) fn tls(&self, tls: Option<Tls<'_>>) -> Option<&(&'static str, String)> {
-        self.noted().tls.get_or_init(|| tls.and_then(|tls| tls.cipher())).as_ref()
+    /// What is known of this connection, or of the one that was noted.
+    pub(crate) fn tls(&self, tls: Option<Tls<'_>>) -> Option<&TlsNoted> {
+        self.noted().tls.get_or_init(|| tls.and_then(TlsNoted::of)).as_ref()
     }
 
     /// Writes the value of a variable, if it was made.
@@ -189,7 +212,7 @@ impl Facts<Variable> for View<'_> {
     fn address(&self, fact: &Variable) -> Option<IpAddr> {
         match fact {
             Variable::Client => self.client.address,
-            Variable::Peer => self.peer,
+            Variable::Peer => self.connected_peer().map(|peer| peer.ip().to_canonical()).or(self.peer),
             _ => None,
         }
     }

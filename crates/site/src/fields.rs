@@ -262,7 +262,7 @@ mod tests {
             captured: &Captures::default(),
             tables: &Tables::default(),
             noted: &Noted::default(),
-            tls: None,
+            request: None,
             site_name: "",
         };
         act(&head, &view)

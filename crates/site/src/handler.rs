@@ -122,7 +122,8 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
         }
         CompiledAction::Respond { status, content_type, body } => {
             let RequestContext { request, resolution, progress, response, .. } = context;
-            let view = worker.compiled.view_of(&request.head, request.tls, resolution, &progress.identity);
+            let view =
+                worker.compiled.view_of(&request.head, Some(&*request), resolution, &progress.identity);
             response.set_status(*status);
             body.render(&view, Paths::Decoded, response.buffer());
             if response.body_bytes().is_some_and(|body| !body.is_empty()) && !content_type.is_empty() {
@@ -202,7 +203,7 @@ fn proxy(
     let head = request.head;
     let mut lines = worker.lines.take();
     lines.clear();
-    let view = worker.compiled.view_of(&head, request.tls, resolution, &progress.identity);
+    let view = worker.compiled.view_of(&head, Some(&*request), resolution, &progress.identity);
     route.request_fields.request_lines(&head, &view, &mut lines);
     let mut left_out = Vec::new();
     for block in &blocks {

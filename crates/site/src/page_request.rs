@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use flatout_engine::{Reply, Request, RequestBody, Response, Tls};
+use flatout_engine::{Announced, Reply, Request, RequestBody, Response, Tls};
 use flatout_wire::head::parse_kept;
 use flatout_wire::{Method, Status};
 
@@ -21,6 +21,7 @@ pub(crate) struct PageRequest {
     listener: u16,
     number: u64,
     is_tls: bool,
+    announced: Option<Rc<Announced>>,
     user: Vec<u8>,
     certificate: Option<Vec<u8>>,
 }
@@ -42,6 +43,7 @@ impl PageRequest {
             listener: request.listener,
             number: request.number,
             is_tls: request.tls.is_some(),
+            announced: request.announced(),
             user: progress.identity.user.clone(),
             certificate: progress.identity.certificate.clone(),
         }
@@ -62,6 +64,9 @@ impl PageRequest {
         request.listener = self.listener;
         request.number = self.number;
         request.tls = self.is_tls.then_some(Tls::UNKNOWN);
+        if let Some(announced) = &self.announced {
+            request.announce(announced);
+        }
         let mut progress = Progress::new();
         progress.identity = Identity {
             user: self.user.clone(),

@@ -1,6 +1,6 @@
 //! Renders templates for a request.
 
-use flatout_engine::Tls;
+use flatout_engine::Request;
 use flatout_wire::Head;
 use regex::bytes::Regex;
 
@@ -42,7 +42,8 @@ pub(crate) struct View<'a> {
     pub(crate) captured: &'a Captures,
     pub(crate) tables: &'a Tables,
     pub(crate) noted: &'a Noted,
-    pub(crate) tls: Option<Tls<'a>>,
+    /// `None`: its connection is not known.
+    pub(crate) request: Option<&'a Request<'a>>,
     pub(crate) site_name: &'a str,
 }
 
@@ -218,7 +219,7 @@ mod tests {
             captured: &Captures::of(&expression, path).unwrap(),
             tables: &tables,
             noted: &Noted::default(),
-            tls: None,
+            request: None,
             site_name: "a",
         };
         let mut out = Vec::new();

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use flatout_engine::Tls;
+use flatout_engine::Request;
 use flatout_wire::target::{encode_path, normal_path};
 use flatout_wire::{Head, Method, Status};
 
@@ -60,7 +60,8 @@ pub(crate) struct Decision {
 /// What is known of a request apart from its head.
 pub(crate) struct Origin<'o> {
     pub(crate) arrival: Arrival,
-    pub(crate) tls: Option<Tls<'o>>,
+    /// `None`: nothing is known of its connection yet.
+    pub(crate) request: Option<&'o Request<'o>>,
     pub(crate) identity: &'o Identity,
     /// The request continues at another route.
     pub(crate) rerouted: Option<&'o Rerouted>,
@@ -249,11 +250,11 @@ impl Compiled {
     pub(crate) fn view_of<'v>(
         &'v self,
         head: &'v Head<'v>,
-        tls: Option<Tls<'v>>,
+        request: Option<&'v Request<'v>>,
         resolution: &'v Resolution<'_>,
         identity: &'v Identity,
     ) -> View<'v> {
-        let origin = Origin { arrival: Arrival::default(), tls, identity, rerouted: None };
+        let origin = Origin { arrival: Arrival::default(), request, identity, rerouted: None };
         View {
             user: &identity.user,
             auth_fields: &identity.auth_fields,
@@ -283,7 +284,7 @@ impl Compiled {
             captured: &resolution.captured,
             tables: &self.tables,
             noted,
-            tls: origin.tls,
+            request: origin.request,
             site_name: resolution.site.and_then(|at| self.sites.get(at)).map_or("", |site| &site.name),
         }
     }

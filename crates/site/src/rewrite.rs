@@ -278,7 +278,7 @@ mod tests {
             captured: &Captures::default(),
             tables: &Tables::default(),
             noted: &Noted::default(),
-            tls: None,
+            request: None,
             site_name: "",
         };
         let rewritten = rewrites.apply(&mut goal, &view);

@@ -222,7 +222,7 @@ impl<'a> RequestContext<'a> {
         }
         let origin = Origin {
             arrival,
-            tls: request.tls,
+            request: Some(&request),
             identity: &progress.identity,
             rerouted: progress.rerouted.as_deref(),
         };
@@ -290,7 +290,7 @@ impl<'a> RequestContext<'a> {
     pub(crate) fn view<'v>(&'v self, worker: &'v SiteWorker) -> View<'v> {
         worker.compiled.view_of(
             &self.request.head,
-            self.request.tls,
+            Some(&self.request),
             &self.resolution,
             &self.progress.identity,
         )

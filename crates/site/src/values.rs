@@ -1,5 +1,9 @@
 //! The values of variables for a request.
 
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::LazyLock;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use flatout_engine::{bug, sent_request_id};
@@ -8,11 +12,36 @@ use flatout_wire::target::encode_path;
 use flatout_wire::{Head, Version};
 
 use super::crawlers::verification;
+use super::facts::TlsNoted;
 use super::hosts::name_of;
-use super::plan::{OfCertificate, Variable};
+use super::plan::{OfAnnounced, OfCertificate, Variable};
 use super::render::{Paths, View};
 
 impl View<'_> {
+    fn tls_facts(&self) -> Option<&TlsNoted> {
+        self.noted.tls(self.request.and_then(|request| request.tls))
+    }
+
+    /// The peer of the connection, which is not the one in its PROXY protocol header.
+    pub(super) fn connected_peer(&self) -> Option<SocketAddr> {
+        let request = self.request?;
+        request.announced().map_or(request.peer, |announced| announced.peer)
+    }
+
+    fn write_announced(&self, of: OfAnnounced, out: &mut Vec<u8>) -> io::Result<()> {
+        let Some(announced) = self.request.and_then(|request| request.announced()) else { return Ok(()) };
+        let (source, target) = (announced.source, announced.target);
+        let address = |address: Option<SocketAddr>, out: &mut Vec<u8>| {
+            address.map_or(Ok(()), |address| write!(out, "{}", address.ip()))
+        };
+        match of {
+            OfAnnounced::Address => address(source, out),
+            OfAnnounced::Port => write_port(source, out),
+            OfAnnounced::ServerAddress => address(target, out),
+            OfAnnounced::ServerPort => write_port(target, out),
+        }
+    }
+
     /// The text of a variable that is not made for it.
     pub(super) fn borrowed(&self, variable: &Variable) -> Option<&[u8]> {
         let head = self.head;
@@ -59,8 +88,17 @@ impl View<'_> {
                 verification(head.field("user-agent"), self.client.address, self.tables)
             }
             Variable::SiteName => self.site_name.as_bytes(),
-            Variable::TlsVersion => self.noted.tls(self.tls).map_or(b"", |(version, _)| version.as_bytes()),
-            Variable::TlsCipher => self.noted.tls(self.tls).map_or(b"", |(_, cipher)| cipher.as_bytes()),
+            Variable::TlsVersion => self.tls_facts().map_or(b"", |facts| facts.version.as_bytes()),
+            Variable::TlsCipher => self.tls_facts().map_or(b"", |facts| facts.cipher.as_bytes()),
+            Variable::TlsResumed => match self.tls_facts() {
+                None => b"",
+                Some(facts) if facts.is_resumed => b"r",
+                Some(_) => b".",
+            },
+            Variable::Http2 if head.version != Version::Http2 => b"",
+            Variable::Http2 if self.request.is_some_and(|request| request.tls.is_some()) => b"h2",
+            Variable::Http2 => b"h2c",
+            Variable::HostName => host_name().as_bytes(),
             _ => return None,
         })
     }
@@ -92,7 +130,6 @@ impl View<'_> {
 
     /// Writes a text that is made for the variable.
     fn write_made(&self, variable: &Variable, out: &mut Vec<u8>) {
-        use std::io::Write;
         let moment = || self.noted.moment();
         // Writing to memory does not fail.
         let _ = match variable {
@@ -127,7 +164,18 @@ impl View<'_> {
                 found.map_or(Ok(()), |(_, port)| write!(out, "{port}"))
             }
             Variable::Client => write_address(self.client.address, out),
-            Variable::Peer => write_address(self.peer, out),
+            Variable::Peer => {
+                write_address(self.connected_peer().map(|peer| peer.ip().to_canonical()).or(self.peer), out)
+            }
+            Variable::ClientPort => {
+                let peer = self.request.and_then(|request| request.peer);
+                // Fields name addresses without ports.
+                let own = peer.filter(|peer| Some(peer.ip().to_canonical()) == self.client.address);
+                write_port(own, out)
+            }
+            Variable::PeerPort => write_port(self.connected_peer(), out),
+            Variable::Announced(of) => self.write_announced(*of, out),
+            Variable::Process => write!(out, "{}", std::process::id()),
             Variable::Certificate(property) => {
                 write_property(*property, self.certificate, out);
                 Ok(())
@@ -162,6 +210,20 @@ impl View<'_> {
         };
     }
 }
+
+fn write_port(address: Option<SocketAddr>, out: &mut Vec<u8>) -> io::Result<()> {
+    address.map_or(Ok(()), |address| write!(out, "{}", address.port()))
+}
+
+/// The name of this machine, as it was when it was first used.
+fn host_name() -> &'static str {
+    static NAME: LazyLock<String> = LazyLock::new(|| {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        name.trim().to_ascii_lowercase()
+    });
+    &NAME
+}
+
 /// Whether this is the `traceparent` of a trace: version, trace, span and flags (W3C Trace Context, 3.2.2). That of a later
 /// version may be longer.
 fn is_traceparent(text: &[u8]) -> bool {

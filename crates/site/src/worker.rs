@@ -128,7 +128,7 @@ impl SiteWorker {
         // The peer is known only at the call; rules that depend on it are checked there.
         let identity = Identity::default();
         let arrival = Arrival { listener, ..Arrival::default() };
-        let origin = Origin { arrival, tls: None, identity: &identity, rerouted: None };
+        let origin = Origin { arrival, request: None, identity: &identity, rerouted: None };
         let resolution = self.compiled.resolve(head, path, &origin);
         let site = resolution.site.and_then(|site| self.compiled.sites.get(site));
         if site.is_some_and(|site| site.choice_uses.has(Uses::CONNECTION)) {
@@ -246,19 +246,19 @@ impl SiteWorker {
             needs.accept = (!accepted.is_empty()).then(|| accepted.join(&b","[..]));
         }
         if !rules.fields.is_constant() {
-            let view = self.compiled.view_of(head, request.tls, resolution, identity);
+            let view = self.compiled.view_of(head, Some(request), resolution, identity);
             needs.values = rules.fields.rendered(&View { body: short_body(request), ..view });
         }
         if !rules.upstream.is_constant() {
-            let view = self.compiled.view_of(head, request.tls, resolution, identity);
+            let view = self.compiled.view_of(head, Some(request), resolution, identity);
             needs.upstream = rules.upstream.rendered(&view);
         }
         if let Some(replacements) = &rules.replacements {
-            let view = self.compiled.view_of(head, request.tls, resolution, identity);
+            let view = self.compiled.view_of(head, Some(request), resolution, identity);
             needs.texts = replacements.rendered(&view);
         }
         if !rules.blocks.is_empty() {
-            let view = self.compiled.view_of(head, request.tls, resolution, identity);
+            let view = self.compiled.view_of(head, Some(request), resolution, identity);
             needs.blocks = BlockNeeds::of(&rules.blocks, blocks, &view);
         }
     }

@@ -48,6 +48,8 @@ pub struct Header {
     /// The client; `None` if the proxy speaks for itself (`LOCAL`), or does not know (`UNKNOWN`, `UNSPEC`, or a
     /// family without address and port): then it is the connection's actual peer.
     pub source: Option<SocketAddr>,
+    /// The address to which the client has connected; there is one if there is a source.
+    pub target: Option<SocketAddr>,
     /// Its length: the connection's own protocol follows.
     pub bytes: usize,
 }
@@ -129,26 +131,26 @@ fn parse_text(bytes: &[u8]) -> Result<Option<Header>, ProxyFault> {
         return if bytes.len() < TEXT_BYTES_MAX { Ok(None) } else { Err(ProxyFault::TextTooLong) };
     };
     let line = seen.get(TEXT.len()..end).and_then(|line| line.strip_suffix(b"\r")).ok_or(ProxyFault::Text)?;
-    let header = |source| Ok(Some(Header { source, bytes: end + 1 }));
+    let header = |source, target| Ok(Some(Header { source, target, bytes: end + 1 }));
     // The rest of the line is ignored.
     if let Some(rest) = line.strip_prefix(b"UNKNOWN") {
         let is_word = rest.first().is_none_or(|&byte| byte == b' ');
-        return if is_word && !rest.contains(&b'\r') { header(None) } else { Err(ProxyFault::Text) };
+        return if is_word && !rest.contains(&b'\r') { header(None, None) } else { Err(ProxyFault::Text) };
     }
     let line = std::str::from_utf8(line).map_err(|_| ProxyFault::Text)?;
     let mut words = line.split(' ');
     let mut word = || words.next().ok_or(ProxyFault::Text);
     let (family, source, target) = (word()?, word()?, word()?);
-    let (source_port, _) = (port(word()?)?, port(word()?)?);
+    let (source_port, target_port) = (port(word()?)?, port(word()?)?);
     if words.next().is_some() {
         return Err(ProxyFault::Text);
     }
-    let (source, _) = match family {
+    let (source, target) = match family {
         "TCP4" => (ip::<Ipv4Addr>(source)?, ip::<Ipv4Addr>(target)?),
         "TCP6" => (ip::<Ipv6Addr>(source)?, ip::<Ipv6Addr>(target)?),
         _ => return Err(ProxyFault::Text),
     };
-    header(Some(SocketAddr::new(source, source_port)))
+    header(Some(SocketAddr::new(source, source_port)), Some(SocketAddr::new(target, target_port)))
 }
 
 /// An address of this family; std rejects leading zeros.
@@ -180,11 +182,12 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, ProxyFault> {
     let Some(header) = bytes.get(..length) else { return Ok(None) };
     // A sender that speaks for itself may have put anything there.
     if is_local {
-        return Ok(Some(Header { source: None, bytes: length }));
+        return Ok(Some(Header { source: None, target: None, bytes: length }));
     }
-    let (source, addresses_bytes) = addresses(family, transport, header)?;
+    let (ends, addresses_bytes) = addresses(family, transport, header)?;
     check_tlvs(header, BINARY_HEAD_BYTES + addresses_bytes)?;
-    Ok(Some(Header { source, bytes: length }))
+    let (source, target) = ends.unzip();
+    Ok(Some(Header { source, target, bytes: length }))
 }
 
 /// Whether the command is `LOCAL`.
@@ -197,22 +200,31 @@ fn command(byte: u8) -> Result<bool, ProxyFault> {
     }
 }
 
-/// The source, if it has an address and port that a connection can have, and the length of the addresses.
-fn addresses(family: u8, transport: u8, header: &[u8]) -> Result<(Option<SocketAddr>, usize), ProxyFault> {
+/// Source and target, if they have addresses and ports that a connection can have, and the length of the addresses.
+fn addresses(
+    family: u8,
+    transport: u8,
+    header: &[u8],
+) -> Result<(Option<(SocketAddr, SocketAddr)>, usize), ProxyFault> {
     let rest = header.get(BINARY_HEAD_BYTES..).unwrap_or_default();
     let is_stream = transport == 1;
-    let source = |ip: IpAddr, port: [u8; 2]| is_stream.then(|| SocketAddr::new(ip, u16::from_be_bytes(port)));
+    let address = |ip: IpAddr, port: [u8; 2]| SocketAddr::new(ip, u16::from_be_bytes(port));
     match family {
         1 => {
             let (block, _) = rest.split_first_chunk::<12>().ok_or(ProxyFault::Addresses)?;
-            let &[a, b, c, d, _, _, _, _, high, low, ..] = block;
-            Ok((source(Ipv4Addr::new(a, b, c, d).into(), [high, low]), block.len()))
+            let &[a, b, c, d, e, f, g, h, high, low, target_high, target_low] = block;
+            let source = address(Ipv4Addr::new(a, b, c, d).into(), [high, low]);
+            let target = address(Ipv4Addr::new(e, f, g, h).into(), [target_high, target_low]);
+            Ok((is_stream.then_some((source, target)), block.len()))
         }
         2 => {
             let (block, _) = rest.split_first_chunk::<36>().ok_or(ProxyFault::Addresses)?;
-            let (ip, ports) = block.split_first_chunk::<16>().ok_or(ProxyFault::Addresses)?;
-            let &[.., high, low, _, _] = ports else { return Err(ProxyFault::Addresses) };
-            Ok((source(Ipv6Addr::from(*ip).into(), [high, low]), block.len()))
+            let (source, rest) = block.split_first_chunk::<16>().ok_or(ProxyFault::Addresses)?;
+            let (target, ports) = rest.split_first_chunk::<16>().ok_or(ProxyFault::Addresses)?;
+            let &[high, low, target_high, target_low] = ports else { return Err(ProxyFault::Addresses) };
+            let source = address(Ipv6Addr::from(*source).into(), [high, low]);
+            let target = address(Ipv6Addr::from(*target).into(), [target_high, target_low]);
+            Ok((is_stream.then_some((source, target)), block.len()))
         }
         3 if rest.len() < 216 => Err(ProxyFault::Addresses),
         3 => Ok((None, 216)),

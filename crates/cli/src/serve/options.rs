@@ -10,7 +10,7 @@ use flatout_bus as bus;
 use flatout_cache as cache;
 use flatout_compress::Compress;
 use flatout_engine::tls::{Profile, ServerPlan};
-use flatout_engine::{Address as ListenAddress, Listen, Plan, Severity};
+use flatout_engine::{Address as ListenAddress, Listen, Plan, ProxyHeader, Severity};
 use flatout_files as files;
 use flatout_observe::log::{self, Format, StandardStream};
 use flatout_observe::observed::{ROUTE_LOGS_MAX, RequestLogs};
@@ -138,7 +138,7 @@ pub(super) struct ListenSetting {
     /// Without TLS, also where there is a certificate.
     pub(super) is_plain: bool,
     /// Whether its connections start with a PROXY protocol header, if configured.
-    pub(super) proxy_protocol: Option<bool>,
+    pub(super) proxy_header: Option<ProxyHeader>,
     /// The site also gets requests for host names that no site has there.
     pub(super) is_default: bool,
 }
@@ -281,9 +281,13 @@ impl ServeOptions {
         let is_usual = self.trust.from == AddressFrom::ProxyProtocol;
         self.server.handed_over_proxy_header = is_usual;
         for listen in &mut self.listens {
-            listen.proxy_protocol.get_or_insert(is_usual);
+            listen.proxy_header.get_or_insert(if is_usual {
+                ProxyHeader::Trusted
+            } else {
+                ProxyHeader::None
+            });
         }
-        let is_on = self.listens.iter().any(|listen| listen.proxy_protocol == Some(true));
+        let is_on = self.listens.iter().any(|listen| listen.proxy_header == Some(ProxyHeader::Trusted));
         if !(is_on || is_usual && self.level == Level::Top) {
             return Ok(());
         }
@@ -331,7 +335,7 @@ impl ServeOptions {
         let placed = |setting: &ListenSetting| SiteListen {
             listen: Listen {
                 is_plain: setting.is_plain || !is_secure,
-                has_proxy_header: setting.proxy_protocol == Some(true),
+                proxy_header: setting.proxy_header.unwrap_or_default(),
                 ..setting.address.clone().into()
             },
             is_default: setting.is_default,

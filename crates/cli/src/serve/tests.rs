@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use flatout_config::{SITE_FILE, Source, formatted, read_tree};
+use flatout_engine::ProxyHeader;
 use flatout_observe::log::Scope;
 use flatout_site::explain::{Question, explain};
 use flatout_site::plan::{Action, AddressFrom, PathMatch, PathPolicy, RouteEntry};
@@ -232,7 +233,7 @@ fn defaults_match_the_help() {
 fn listeners_expect_the_proxy_protocol_if_configured() {
     let both = "listen \":80\" proxy-protocol=on\nlisten \":81\" proxy-protocol=off\nlisten \":82\"\ntrusted-proxies all\nfiles x\n";
     let with_header = |built: &Built| -> Vec<bool> {
-        built.plan.server.listen.iter().map(|listen| listen.has_proxy_header).collect()
+        built.plan.server.listen.iter().map(|listen| listen.proxy_header == ProxyHeader::Trusted).collect()
     };
     for (text, expected, is_usual) in [
         ("files x".to_owned(), vec![false], false),
@@ -263,7 +264,9 @@ fn sites_have_addresses_of_their_own() {
     let listens: Vec<(String, u16, bool)> = checked
         .listens()
         .iter()
-        .map(|listen| (listen.address.to_string(), listen.number, listen.has_proxy_header))
+        .map(|listen| {
+            (listen.address.to_string(), listen.number, listen.proxy_header == ProxyHeader::Trusted)
+        })
         .collect();
     let expected =
         [("http://0.0.0.0:80", 1, false), ("http://0.0.0.0:81", 2, false), ("http://127.0.0.1:82", 3, true)];
@@ -335,7 +338,7 @@ fn mistakes_have_a_position() {
         ("head-bytes \"1MiB\"\nfiles x", "1:12: head bytes: got 1048576, allowed 64 to 49152".to_owned()),
         ("listen \":80\" proxy-protocol=on\nfiles x", "1:8: the PROXY protocol is accepted from `trusted-proxies` only, and there are none: every connection would be closed\n  1 | listen \":80\" proxy-protocol=on\n    |        ^^^^^".to_owned()),
         ("listen \":80\" proxy-protocol=on\ntrusted-proxies all\nclient-address x-forwarded-for\nfiles x", "3:16: a listener has proxy-protocol=on, so this must be proxy-protocol or be left out: only one source of the client's address is trusted".to_owned()),
-        ("listen \":80\" proxy-protocol=maybe\nfiles x", "1:14: proxy-protocol=: got `maybe`, need on or off".to_owned()),
+        ("listen \":80\" proxy-protocol=maybe\nfiles x", "1:14: proxy-protocol=: got `maybe`, need on, off or untrusted".to_owned()),
         ("drain-time 30s\nfiles x", "1:12: this needs quotes: \"30s\"".to_owned()),
         ("drain-time \"30 sec\"\nfiles x", "1:12: drain-time: got `30 sec`, need a time such as 500ms, 10s, 5m or 1h".to_owned()),
         ("trusted-proxies \"10.1.2.3/8\"", "1:17: trusted-proxies: got `10.1.2.3/8`: the address has bits set after the prefix".to_owned()),

@@ -42,9 +42,13 @@ impl Listeners {
         self.next_id += 1;
         // A listener of a plan is altered by `prepare`, which looks for one that is as secure as before.
         let start = match asked {
-            Some(_) => {
-                Start { is_secure, has_proxy_header: false, passes_tls: false, is_internal: false, number: 0 }
-            }
+            Some(_) => Start {
+                is_secure,
+                proxy_header: crate::plan::ProxyHeader::None,
+                passes_tls: false,
+                is_internal: false,
+                number: 0,
+            },
             None => Start::of_handed_over(&address, plan),
         };
         Ok((Entry { id, asked, address, start, file }, bound))

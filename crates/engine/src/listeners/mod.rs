@@ -21,7 +21,7 @@ use flatout_lane::listener::LocalAddress;
 use flatout_lane::process;
 
 use crate::Error;
-use crate::plan::{Address, Limits, Listen, Plan};
+use crate::plan::{Address, Limits, Listen, Plan, ProxyHeader};
 use crate::worker::LISTENER_CLOSE_TIME;
 
 /// How long an address may still be in use by this server's own listeners that are being removed.
@@ -54,7 +54,7 @@ pub(crate) struct Start {
     /// Whether they use TLS.
     pub(crate) is_secure: bool,
     /// Whether they start with a PROXY protocol header.
-    pub(crate) has_proxy_header: bool,
+    pub(crate) proxy_header: ProxyHeader,
     /// Whether they are the service's before TLS begins ([`Listen::passes_tls`]).
     pub(crate) passes_tls: bool,
     /// Whether they are the server's own ([`Listen::is_internal`]).
@@ -73,7 +73,7 @@ impl Start {
     fn of(listen: &Listen, plan: &Plan) -> Start {
         Start {
             is_secure: plan.tls.is_some() && !listen.is_plain,
-            has_proxy_header: listen.has_proxy_header,
+            proxy_header: listen.proxy_header,
             passes_tls: listen.passes_tls && !listen.is_plain,
             is_internal: listen.is_internal,
             number: listen.number,
@@ -92,7 +92,10 @@ impl Start {
         known.map_or_else(
             || Start {
                 is_secure: plan.tls.is_some(),
-                has_proxy_header: plan.handed_over_proxy_header,
+                proxy_header: match plan.handed_over_proxy_header {
+                    true => ProxyHeader::Trusted,
+                    false => ProxyHeader::None,
+                },
                 passes_tls: false,
                 is_internal: false,
                 number: 0,

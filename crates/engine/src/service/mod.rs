@@ -30,7 +30,7 @@ pub use id::{request_random, sent_request_id, write_request_id};
 pub use key::ExchangeKey;
 pub use owned::{OwnedBody, OwnedRequest, RequestOrigin};
 pub(crate) use request::Park;
-pub use request::{Request, RequestBody, Tls};
+pub use request::{Announced, Request, RequestBody, Tls};
 pub(crate) use response::BUFFER_BYTES_KEPT;
 pub use response::{Response, SendRate};
 pub use stream::{BodyFault, BodyStream};

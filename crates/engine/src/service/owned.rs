@@ -8,8 +8,10 @@ use flatout_wire::Framing;
 use flatout_wire::h1::Trailers;
 use flatout_wire::head::parse_kept;
 
-use super::request::TlsFacts;
-use super::{BodyFault, BodyStream, Collected, ExchangeKey, Request, RequestBody, Ticket, Tls, collect};
+use super::request::{Park, TlsFacts};
+use super::{
+    Announced, BodyFault, BodyStream, Collected, ExchangeKey, Request, RequestBody, Ticket, Tls, collect,
+};
 use crate::exchange::Lane;
 
 /// A request with memory of its own, whose exchange was created.
@@ -36,6 +38,7 @@ pub struct RequestOrigin {
     listener: u16,
     number: u64,
     tls: Option<Rc<TlsFacts>>,
+    announced: Option<Rc<Announced>>,
 }
 
 /// The body of a request that waits.
@@ -138,6 +141,7 @@ impl RequestOrigin {
             listener: request.listener,
             number: request.number,
             tls: request.tls.map(|tls| Rc::new(TlsFacts::of(tls))),
+            announced: request.announced(),
         }
     }
 
@@ -159,7 +163,7 @@ impl RequestOrigin {
         body: RequestBody<'_>,
         act: impl FnOnce(Request<'_>) -> T,
     ) -> Option<T> {
-        let RequestOrigin { key, peer, listener, number, tls } = self;
+        let RequestOrigin { peer, listener, number, tls, .. } = self;
         let mut fields = Vec::new();
         let head = parse_kept(head, &mut fields, framing)?;
         Some(act(Request {
@@ -171,8 +175,18 @@ impl RequestOrigin {
             listener: *listener,
             number: *number,
             ticket: None,
-            parking: Some(key),
+            parking: Some(self),
         }))
+    }
+}
+
+impl Park for RequestOrigin {
+    fn park(&self) -> ExchangeKey {
+        self.key
+    }
+
+    fn announced(&self) -> Option<Rc<Announced>> {
+        self.announced.clone()
     }
 }
 

@@ -1,6 +1,7 @@
 //! A request as a service sees it.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use flatout_wire::Head;
 
@@ -8,6 +9,17 @@ use super::key::ExchangeKey;
 use super::stream::BodyStream;
 use super::ticket::Ticket;
 use crate::secured::Secured;
+
+/// For requests without a connection.
+impl Park for Rc<Announced> {
+    fn park(&self) -> ExchangeKey {
+        ExchangeKey::none()
+    }
+
+    fn announced(&self) -> Option<Rc<Announced>> {
+        Some(self.clone())
+    }
+}
 
 /// One request: borrowed from the worker's read buffer for the duration of the call.
 pub struct Request<'a> {
@@ -52,6 +64,7 @@ pub(crate) struct TlsFacts {
     cipher: Option<(&'static str, String)>,
     rules: Option<u16>,
     client_certificate: Option<Vec<u8>>,
+    is_resumed: bool,
 }
 
 impl TlsFacts {
@@ -62,6 +75,7 @@ impl TlsFacts {
             cipher: tls.cipher(),
             rules: tls.rules(),
             client_certificate: tls.client_certificate(),
+            is_resumed: tls.is_resumed(),
         }
     }
 }
@@ -111,6 +125,15 @@ impl<'a> Tls<'a> {
         }
     }
 
+    /// Whether it has resumed a session.
+    pub fn is_resumed(&self) -> bool {
+        match self.0 {
+            Known::Connection(secured) => secured.with(|channel| channel.is_resumed()).unwrap_or(false),
+            Known::Copy(facts) => facts.is_resumed,
+            Known::Early(_) => false,
+        }
+    }
+
     /// The client's certificate (DER), if it was requested and presented.
     pub fn client_certificate(&self) -> Option<Vec<u8>> {
         match self.0 {
@@ -123,15 +146,22 @@ impl<'a> Tls<'a> {
     }
 }
 
-/// Creates an exchange for the current request.
-pub(crate) trait Park {
-    fn park(&self) -> ExchangeKey;
+/// What a PROXY protocol header says of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Announced {
+    /// The client, if it says so.
+    pub source: Option<SocketAddr>,
+    /// The address to which the client has connected, if it says so.
+    pub target: Option<SocketAddr>,
+    /// The peer that has sent the header; `None` on a Unix socket.
+    pub peer: Option<SocketAddr>,
 }
 
-impl Park for ExchangeKey {
-    fn park(&self) -> ExchangeKey {
-        *self
-    }
+/// Creates an exchange for the current request, and knows its connection.
+pub(crate) trait Park {
+    fn park(&self) -> ExchangeKey;
+
+    fn announced(&self) -> Option<Rc<Announced>>;
 }
 
 impl<'a> Request<'a> {
@@ -148,6 +178,16 @@ impl<'a> Request<'a> {
             ticket: None,
             parking: None,
         }
+    }
+
+    /// Gives a detached request what the header of a connection said.
+    pub fn announce(&mut self, announced: &'a Rc<Announced>) {
+        self.parking = Some(announced);
+    }
+
+    /// What the PROXY protocol header of its connection says; `None` if there was none. Requests do not carry it: it is looked up.
+    pub fn announced(&self) -> Option<Rc<Announced>> {
+        self.parking?.announced()
     }
 
     /// The key of this request's exchange, which is created now. With it the response can be sent later
@@ -190,6 +230,7 @@ mod tests {
             cipher: Some(("TLSv1.3", "TLS_AES_128_GCM_SHA256".to_owned())),
             rules: Some(7),
             client_certificate: Some(b"der".to_vec()),
+            is_resumed: true,
         };
         let mut fields = Vec::new();
         let head = parse_kept(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", &mut fields, None).unwrap();

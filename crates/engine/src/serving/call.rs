@@ -2,13 +2,14 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 
 use flatout_lane::slab::Key;
 use flatout_wire::target::{self, PathForm};
 use flatout_wire::{Head, Method};
 
 use crate::exchange::{Exchange, Lane, panicked};
-use crate::service::{ExchangeKey, Park, Reply, Request, Response, Service};
+use crate::service::{Announced, ExchangeKey, Park, Reply, Request, Response, Service};
 
 /// Calls the service; a panic becomes the response 500, the connection's last. If it replies that the response comes
 /// later, anything it has written is discarded: the next request must find the response empty. The request is
@@ -47,6 +48,10 @@ impl Park for Parker<'_> {
         let key = self.exchange.get().unwrap_or_else(|| self.lane.open(Exchange::called(self.connection)));
         self.exchange.set(Some(key));
         ExchangeKey(key)
+    }
+
+    fn announced(&self) -> Option<Rc<Announced>> {
+        self.lane.announced(self.connection)
     }
 }
 

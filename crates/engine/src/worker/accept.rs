@@ -8,12 +8,14 @@ use std::time::Duration;
 use flatout_lane::clock;
 use flatout_lane::listener::refuse_new;
 use flatout_lane::poll::Token;
+use flatout_lane::slab::Key;
 use flatout_lane::socket::{self, Accepted};
 
 use super::WorkerLoop;
 use crate::bug;
 use crate::connection::Connection;
 use crate::listeners::{Listener, ListenersChange, NewLimits, Start};
+use crate::plan::ProxyHeader;
 use crate::service::Outcome;
 use crate::shared::Prefix;
 use crate::transport::Transport;
@@ -67,8 +69,9 @@ impl WorkerLoop {
     }
 
     fn admit(&mut self, socket: OwnedFd, peer: Option<SocketAddr>, start: Start) {
-        let Start { is_secure, has_proxy_header, passes_tls, number, .. } = start;
-        if has_proxy_header && !self.admits_proxy(peer, number) {
+        let Start { is_secure, proxy_header, passes_tls, number, .. } = start;
+        let has_proxy_header = proxy_header != ProxyHeader::None;
+        if proxy_header == ProxyHeader::Trusted && !self.admits_proxy(peer, number) {
             return;
         }
         // The header will say whose address counts.
@@ -97,16 +100,19 @@ impl WorkerLoop {
         self.enter(connection);
     }
 
-    /// Adds a connection.
-    pub(super) fn enter(&mut self, connection: Connection) {
+    /// Adds a connection; `None` if it cannot be served.
+    pub(super) fn enter(&mut self, connection: Connection) -> Option<Key> {
         let key = self.connections.insert(connection);
         let Some(connection) = self.connections.get_mut(key) else {
-            return bug!("a connection was removed while it was added");
+            bug!("a connection was removed while it was added");
+            return None;
         };
         if connection.transport.watch(self.poll.set(), Token::Client(key)).is_err() {
             // ENOMEM or ENOSPC (epoll(7): max_user_watches): this connection cannot be served.
             self.close(key, Outcome::Stopped);
+            return None;
         }
+        Some(key)
     }
 
     pub(super) fn start_accepting(&mut self) -> io::Result<()> {

@@ -134,6 +134,7 @@ impl WorkerLoop {
         self.serving.forget_output();
         let Some(mut connection) = self.connections.remove(key) else { return };
         dispatch::closed(&mut self.serving, &mut connection, outcome);
+        self.serving.lane.forget_announced(key);
         self.shared.release(connection.peer.address().map(Prefix::of));
         drop(connection);
         self.connection_ended();
@@ -153,6 +154,7 @@ impl WorkerLoop {
         let Some(mut connection) = self.connections.remove(key) else { return };
         let read = connection.work.as_mut().map(|work| std::mem::take(&mut work.held)).unwrap_or_default();
         dispatch::closed(&mut self.serving, &mut connection, Outcome::Taken);
+        self.serving.lane.forget_announced(key);
         let peer = connection.peer.address();
         let permit = self.serving.lane.permits().issue(peer.map(Prefix::of));
         connection.transport.unwatch(self.poll.set());

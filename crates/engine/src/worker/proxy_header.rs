@@ -1,10 +1,11 @@
-//! Connections that start with a PROXY protocol header: a trusted proxy announces their client.
+//! Connections that start with a PROXY protocol header: a proxy announces their client.
 //!
 //! The header is peeked at in the socket, and only its own bytes are consumed: the rest is left for the next reader.
 //! Connections of other listeners are not affected: a connection that waits for a header has pending work, and so is
 //! not at rest.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use flatout_lane::clock;
@@ -16,8 +17,8 @@ use super::WorkerLoop;
 use crate::bug;
 use crate::connection::{Connection, Peer, PendingProxy};
 use crate::listeners::Start;
-use crate::plan::PROXY_HEADER_TIME_MAX;
-use crate::service::Outcome;
+use crate::plan::{PROXY_HEADER_TIME_MAX, ProxyHeader};
+use crate::service::{Announced, Outcome};
 use crate::transport::Transport;
 
 /// Why nothing of what a connection starts with can be looked at.
@@ -60,9 +61,14 @@ impl WorkerLoop {
         &self,
         connection: &mut Connection,
         peer: Option<SocketAddr>,
-        Start { is_secure, passes_tls, .. }: Start,
+        Start { is_secure, passes_tls, proxy_header, .. }: Start,
     ) {
-        let pending = PendingProxy { peer: Peer::of(peer), is_secure, passes_tls };
+        let pending = PendingProxy {
+            peer: Peer::of(peer),
+            is_trusted: proxy_header == ProxyHeader::Trusted,
+            is_secure,
+            passes_tls,
+        };
         connection.work().proxy = Some(Box::new(pending));
         connection.deadline = self.serving.now.ticks + clock::ticks(PROXY_HEADER_TIME_MAX);
     }
@@ -113,7 +119,8 @@ impl WorkerLoop {
 
     /// Assigns the connection to its client.
     fn begin_as(&mut self, key: Key, proxy: PendingProxy, header: Header) -> bool {
-        let client = header.source.or(proxy.peer.address());
+        let peer = proxy.peer.address();
+        let client = header.source.filter(|_| proxy.is_trusted).or(peer);
         let Some(connection) = self.connections.get_mut(key) else { return false };
         let mut taken = [0; BINARY_BYTES_MAX];
         let taken = taken.get_mut(..header.bytes).unwrap_or_default();
@@ -124,6 +131,8 @@ impl WorkerLoop {
         }
         connection.peer = Peer::of(client);
         connection.work().proxy = None;
+        let announced = Announced { source: header.source, target: header.target, peer };
+        self.serving.lane.announce(key, Rc::new(announced));
         if proxy.passes_tls {
             connection.await_hello(self.serving.handshake_deadline());
             return self.read_hello(key);
@@ -138,6 +147,7 @@ impl WorkerLoop {
     /// Starts TLS after what was read: bytes that have already arrived cause an event for the connection's new entry.
     pub(super) fn begin_tls(&mut self, key: Key) {
         let Some(connection) = self.connections.remove(key) else { return };
+        let announced = self.serving.lane.forget_announced(key);
         connection.transport.unwatch(self.poll.set());
         let (peer, listener) = (connection.peer.address(), connection.listener);
         let channel = match (connection.transport, &self.acceptor) {
@@ -158,7 +168,10 @@ impl WorkerLoop {
             return self.connection_ended();
         };
         let deadline = self.serving.handshake_deadline();
-        self.enter(Connection::new(Transport::tls(channel), peer, listener, deadline, self.requests_max));
+        let secure = Connection::new(Transport::tls(channel), peer, listener, deadline, self.requests_max);
+        if let (Some(key), Some(announced)) = (self.enter(secure), announced) {
+            self.serving.lane.announce(key, announced);
+        }
     }
 
     fn count_refused(&self, proxy: Option<SocketAddr>, reason: &str) {

@@ -14,8 +14,17 @@ pub(super) struct ServerAddress {
     /// As the site file writes it.
     pub(super) text: String,
     is_secure: bool,
-    has_proxy_header: bool,
+    proxy_header: ListenHeader,
     is_default: bool,
+}
+
+/// Whether connections start with a PROXY protocol header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ListenHeader {
+    None,
+    /// No server of the address takes clients from it.
+    Untrusted,
+    Trusted,
 }
 
 /// The addresses of all servers, in their order.
@@ -57,9 +66,9 @@ impl Addresses {
         let mut defaults: Vec<&str> = Vec::new();
         for address in self.servers.iter_mut().flatten() {
             let same = || all.iter().filter(|other| other.text == address.text);
-            let (is_secure, has_header) =
-                (same().any(|other| other.is_secure), same().any(|other| other.has_proxy_header));
-            (address.is_secure, address.has_proxy_header) = (is_secure, has_header);
+            let header = same().map(|other| other.proxy_header).max();
+            (address.is_secure, address.proxy_header) =
+                (same().any(|other| other.is_secure), header.unwrap_or(address.proxy_header));
             let is_named = same().any(|other| other.is_default);
             let text = all.iter().find(|other| other.text == address.text).map_or("", |other| &other.text);
             address.is_default = (address.is_default || !is_named) && !defaults.contains(&text);
@@ -117,22 +126,17 @@ impl Addresses {
         self.at(server).iter().any(|address| address.is_default)
     }
 
-    /// PROXY protocol headers are accepted only at addresses where some server trusts them: `trusts` says it for the server at
-    /// a place. Whether this server has an address where nobody does.
-    pub(super) fn distrusts_header(&mut self, at: usize, trusts: &[bool]) -> bool {
-        let trusted = |text: &str| {
-            let servers = self.servers.iter().zip(trusts).filter(|(_, trusts)| **trusts);
-            servers.flat_map(|(server, _)| server).any(|address| address.text == text)
-        };
-        let with_header = self.at(at).iter().filter(|address| address.has_proxy_header);
-        let unknown: Vec<String> =
-            with_header.filter(|address| !trusted(&address.text)).map(|it| it.text.clone()).collect();
-        if let Some(server) = self.servers.get_mut(at) {
-            for address in server.iter_mut().filter(|address| unknown.contains(&address.text)) {
-                address.has_proxy_header = false;
+    /// PROXY protocol headers name clients at addresses where some server takes clients from them: `trusts` says it for the server at
+    /// a place.
+    pub(super) fn trust_headers(&mut self, trusts: &[bool]) {
+        let servers = self.servers.iter().zip(trusts).filter(|(_, trusts)| **trusts);
+        let trusted: Vec<String> =
+            servers.flat_map(|(server, _)| server).map(|address| address.text.clone()).collect();
+        for address in self.servers.iter_mut().flatten() {
+            if address.proxy_header == ListenHeader::Untrusted && trusted.contains(&address.text) {
+                address.proxy_header = ListenHeader::Trusted;
             }
         }
-        !unknown.is_empty()
     }
 }
 
@@ -140,7 +144,11 @@ impl ServerAddress {
     /// Its setting. In a site it says whether the site gets requests for other names, if the site's names do not.
     pub(super) fn setting(&self, has_tls: bool, names_default: bool) -> String {
         let word = if has_tls && !self.is_secure { "listen-plain" } else { "listen" };
-        let header = if self.has_proxy_header { " proxy-protocol=on" } else { "" };
+        let header = match self.proxy_header {
+            ListenHeader::None => "",
+            ListenHeader::Untrusted => " proxy-protocol=untrusted",
+            ListenHeader::Trusted => " proxy-protocol=on",
+        };
         let default = if names_default && self.is_default { " default=on" } else { "" };
         format!("{}{header}{default}", line(word, &self.text))
     }
@@ -156,7 +164,7 @@ fn parse(texts: &[&str]) -> Result<Vec<ServerAddress>, Refused> {
     let address = |text: String| ServerAddress {
         text,
         is_secure: has("ssl"),
-        has_proxy_header: has("proxy_protocol"),
+        proxy_header: if has("proxy_protocol") { ListenHeader::Untrusted } else { ListenHeader::None },
         is_default: has("default_server") || has("default"),
     };
     if given.starts_with("unix:") {

@@ -109,6 +109,14 @@ const COSMETIC: [&str; 14] = [
     "default_type",
 ];
 
+/// Directives that decide what the client's address is.
+const REAL_IP: [&str; 3] = ["real_ip_header", "real_ip_recursive", "set_real_ip_from"];
+
+/// Whether addresses are allowed or denied here, and not all of them.
+fn has_address_rules(chain: &Chain<'_>) -> bool {
+    chain.list(&["allow", "deny"]).iter().any(|rule| rule.word(0) != "all")
+}
+
 /// Whether a name matches one of these patterns.
 fn is_one(name: &str, patterns: &[&str]) -> bool {
     patterns.iter().any(|pattern| hidden::matches(pattern, name))
@@ -164,6 +172,15 @@ impl<'d> Import<'d> {
         let has_scripts = own.iter().any(|directive| directive.name == "fastcgi_pass");
         for (depth, level) in chain.levels().iter().enumerate() {
             let is_server = chain.is_server(depth);
+            let is_location = depth + 3 < chain.levels().len();
+            let real_ip = || level.iter().find(|it| REAL_IP.contains(&it.name.as_str()));
+            if is_location
+                && has_address_rules(chain)
+                && let Some(real_ip) = real_ip()
+            {
+                let why = "clients have one address in a whole server, and allow or deny depend on it";
+                return Some(because(real_ip, why));
+            }
             for directive in level.iter() {
                 let is_guard =
                     is_one(&directive.name, &GUARDS) && !CONVERTED_GUARDS.contains(&directive.name.as_str());

@@ -33,13 +33,7 @@ impl<'d> Import<'d> {
                 && chain.word("real_ip_header").eq_ignore_ascii_case("proxy_protocol")
         };
         let trusts: Vec<bool> = servers.iter().map(trusts).collect();
-        for (at, server) in servers.iter().enumerate() {
-            if self.addresses.distrusts_header(at, &trusts) {
-                self.set_place(server);
-                let why = "its PROXY protocol needs set_real_ip_from, and real_ip_header proxy_protocol";
-                self.lost.push(format!("{}: {why}", self.place));
-            }
-        }
+        self.addresses.trust_headers(&trusts);
         let mut taken: Vec<(String, String)> = Vec::new();
         for (at, server) in servers.into_iter().enumerate() {
             self.server(server, at, http, &mut taken, top, sites);

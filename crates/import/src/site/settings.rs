@@ -125,7 +125,16 @@ fn plain(
             return Some(Err("only the name of a file in the folder is supported"));
         }
         "index" => line("index", word),
-        "autoindex" => line("listing", word),
+        "autoindex" if word != "on" => line("listing", word),
+        "autoindex" => listing(chain),
+        // Inherited in another format.
+        "autoindex_format" if level.iter().any(|own| own.name == "autoindex") => String::new(),
+        "autoindex_format" if chain.is_on("autoindex") => listing(chain),
+        "autoindex_format" => String::new(),
+        "max_ranges" => match word.parse::<u32>() {
+            Ok(count) => format!("ranges {count}"),
+            Err(_) => return Some(Err("its value is not understood")),
+        },
         "expires" => return Some(expires(directive)),
         "limit_rate" | "limit_rate_after" if word.contains('$') => {
             return Some(Err("variables are not supported in it"));
@@ -162,6 +171,15 @@ fn plain(
         },
         _ => return None,
     }))
+}
+
+/// The setting for `autoindex` in its format. Pages have a form of their own, and JSONP is no format of ours.
+fn listing(chain: &Chain<'_>) -> String {
+    match chain.word("autoindex_format") {
+        "json" | "jsonp" => "listing json".to_owned(),
+        "xml" => "listing xml".to_owned(),
+        _ => "listing on".to_owned(),
+    }
 }
 
 /// `expires` with one time.

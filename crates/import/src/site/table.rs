@@ -7,6 +7,8 @@ const NEEDLESS: &[&str] = &[
     "absolute_redirect",
     "accept_mutex",
     "aio",
+    "autoindex_exact_size",
+    "autoindex_localtime",
     "charset_types",
     "client_body_buffer_size",
     "client_body_temp_path",

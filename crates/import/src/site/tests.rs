@@ -54,6 +54,10 @@ fn locations_become_routes_with_the_same_precedence() {
 fn directives_have_their_words() {
     for (text, expected) in [
         ("root /r; index a.html; autoindex on;", "index \"a.html\" | listing on | files \"/r\""),
+        (
+            "root /r; autoindex on; autoindex_format json; max_ranges 2;",
+            "listing json | ranges 2 | files \"/r\"",
+        ),
         ("return 301 https://$host$request_uri;", "redirect \"https://$host$request_uri\" status=301"),
         ("return 204;", "respond 204"),
         ("return 403 \"go away\";", "respond 403 \"go away\" type=\"text/plain\""),
@@ -185,8 +189,23 @@ fn proxy_protocol_needs_trusted_addresses() {
         assert!(trusted.contains(expected), "{expected}\n{trusted}");
     }
     let nobody = with("");
-    assert!(nobody.contains("its PROXY protocol needs set_real_ip_from"), "{nobody}");
-    assert!(nobody.contains("listen \":80\"\nlisten \":81\"\n"), "{nobody}");
+    assert!(nobody.contains("listen \":80\" proxy-protocol=untrusted\nlisten \":81\"\n"), "{nobody}");
+}
+
+#[test]
+fn a_location_with_its_own_clients_is_closed_where_addresses_decide() {
+    let with = |inner: &str| {
+        imported(&format!(
+            "http {{ server {{ listen 80; root /www; location /a {{ real_ip_header X-Client; {inner} }} }} }}"
+        ))
+    };
+    let open = with("");
+    assert!(open.unserved.is_empty() && open.left == 1, "{}", open.text);
+    for rules in ["deny 192.0.2.1;", "location /a/b { allow 192.0.2.1; deny all; }"] {
+        let closed = with(rules);
+        assert_eq!(closed.unserved.len(), 2, "{}", closed.text);
+        assert!(closed.unserved[1].contains("allow or deny depend on it"), "{}", closed.text);
+    }
 }
 
 #[test]

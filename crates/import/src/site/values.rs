@@ -66,7 +66,7 @@ pub(super) fn rate(text: &str) -> Option<String> {
 }
 
 /// Variables with the same name in both.
-const VARIABLES: [&str; 30] = [
+const VARIABLES: [&str; 40] = [
     "scheme",
     "host",
     "http_host",
@@ -78,7 +78,13 @@ const VARIABLES: [&str; 30] = [
     "is_args",
     "request_uri",
     "remote_addr",
+    "remote_port",
     "realip_remote_addr",
+    "realip_remote_port",
+    "proxy_protocol_addr",
+    "proxy_protocol_port",
+    "proxy_protocol_server_addr",
+    "proxy_protocol_server_port",
     "remote_user",
     "server_protocol",
     "server_name",
@@ -88,6 +94,10 @@ const VARIABLES: [&str; 30] = [
     "https",
     "ssl_protocol",
     "ssl_cipher",
+    "ssl_session_reused",
+    "http2",
+    "hostname",
+    "pid",
     "msec",
     "request_id",
     "proxy_add_x_forwarded_for",

@@ -27,7 +27,9 @@ pub use rules::{
     ForwardAuth, Hsts, Limited, Maintenance, Origins, Page, PageSource, REPLACED_TYPE, Rate, RateUse,
     Replacement, Rules, SendfileFolder, User, Verdict, When,
 };
-pub use template::{BadTemplate, OfCertificate, OfUpstream, Piece, Template, VARIABLES, Variable};
+pub use template::{
+    BadTemplate, OfAnnounced, OfCertificate, OfUpstream, Piece, Template, VARIABLES, Variable,
+};
 
 /// All sites of a server.
 #[derive(Debug, Clone, Default)]

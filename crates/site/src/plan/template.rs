@@ -46,6 +46,20 @@ pub enum Variable {
     Client,
     /// The address of the connection's peer.
     Peer,
+    /// The client's port; nothing if a field names the client.
+    ClientPort,
+    /// The port of the connection's peer.
+    PeerPort,
+    /// What the PROXY protocol header of the connection says.
+    Announced(OfAnnounced),
+    /// `h2` for HTTP/2 over TLS, `h2c` for HTTP/2 without, else nothing.
+    Http2,
+    /// `r` if the TLS session was resumed, `.` if not, nothing without TLS.
+    TlsResumed,
+    /// The name of this machine.
+    HostName,
+    /// The process.
+    Process,
     /// The port on which the connection was accepted; nothing for a socket that is none, or whose port the kernel has chosen.
     ServerPort,
     /// The user name whose password was verified.
@@ -117,6 +131,19 @@ pub enum OfUpstream {
     HeaderTime,
     /// How long it took until the attempt failed; `-` for the last one, which has not ended.
     ResponseTime,
+}
+
+/// A part of a PROXY protocol header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfAnnounced {
+    /// The address of the client.
+    Address,
+    /// Its port.
+    Port,
+    /// The address to which the client has connected.
+    ServerAddress,
+    /// Its port.
+    ServerPort,
 }
 
 /// A property of a client's certificate. Without a certificate it is empty, unless otherwise stated.
@@ -208,7 +235,7 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 41] = [
+pub const VARIABLES: [(&str, Variable); 51] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
@@ -220,7 +247,13 @@ pub const VARIABLES: [(&str, Variable); 41] = [
     ("is_args", Variable::QuestionMark),
     ("request_uri", Variable::Target),
     ("remote_addr", Variable::Client),
+    ("remote_port", Variable::ClientPort),
     ("realip_remote_addr", Variable::Peer),
+    ("realip_remote_port", Variable::PeerPort),
+    ("proxy_protocol_addr", Variable::Announced(OfAnnounced::Address)),
+    ("proxy_protocol_port", Variable::Announced(OfAnnounced::Port)),
+    ("proxy_protocol_server_addr", Variable::Announced(OfAnnounced::ServerAddress)),
+    ("proxy_protocol_server_port", Variable::Announced(OfAnnounced::ServerPort)),
     ("remote_user", Variable::User),
     ("server_protocol", Variable::Protocol),
     ("server_name", Variable::SiteName),
@@ -228,6 +261,10 @@ pub const VARIABLES: [(&str, Variable); 41] = [
     ("https", Variable::Https),
     ("ssl_protocol", Variable::TlsVersion),
     ("ssl_cipher", Variable::TlsCipher),
+    ("ssl_session_reused", Variable::TlsResumed),
+    ("http2", Variable::Http2),
+    ("hostname", Variable::HostName),
+    ("pid", Variable::Process),
     ("msec", Variable::Time),
     ("random", Variable::Random),
     ("request_id", Variable::RequestId),

@@ -44,6 +44,24 @@ fn lines_are_read_as_specified() {
 }
 
 #[test]
+fn targets_are_read_beside_sources() {
+    let target = |bytes: &[u8]| parse(bytes).unwrap().unwrap().target.map(|target| target.to_string());
+    let mut v6 = [[0u8; 16], [0u8; 16]].concat();
+    v6[31] = 9;
+    v6.extend([0, 80, 1, 187]);
+    for (bytes, expected) in [
+        (b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n".to_vec(), Some("198.51.100.1:443")),
+        (b"PROXY TCP6 ::7 2001:db8::1 4711 443\r\n".to_vec(), Some("[2001:db8::1]:443")),
+        (b"PROXY UNKNOWN\r\n".to_vec(), None),
+        (binary(0x21, 0x11, &V4, &[]), Some("198.51.100.1:443")),
+        (binary(0x21, 0x21, &v6, &[]), Some("[::9]:443")),
+        (binary(0x20, 0x11, &V4, &[]), None),
+    ] {
+        assert_eq!(target(&bytes).as_deref(), expected, "{}", bytes.escape_ascii());
+    }
+}
+
+#[test]
 fn lines_that_are_nearly_right_are_refused() {
     for line in [
         "PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\n",
@@ -178,7 +196,12 @@ proptest! {
         let version = if is_text { ProxyVersion::V1 } else { ProxyVersion::V2 };
         let mut bytes = Vec::new();
         write(version, source, &mut bytes);
-        let header = Header { source, bytes: bytes.len() };
+        // The proxy's own address is left open.
+        let target = source.map(|source| match source {
+            SocketAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], 0)),
+            SocketAddr::V6(_) => SocketAddr::from(([0u16; 8], 0)),
+        });
+        let header = Header { source, target, bytes: bytes.len() };
         bytes.extend(behind);
         prop_assert_eq!(parse(&bytes), Ok(Some(header)));
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatout_files::{NamePattern, Watch};
+use flatout_files::{Listing, NamePattern, Watch};
 
 use crate::serve::parse;
 use crate::serve::setting::{ROUTES, ServeSetting};
@@ -37,11 +37,17 @@ pub(in crate::serve) const FILES: &[ServeSetting] = &[
     },
     ServeSetting {
         name: "listing",
-        value: "[on|off]",
+        value: "[on|off|json|xml]",
         default: "off",
-        help: "list the files of folders that have no index file",
+        help: "list the files of folders that have no index file: as a page, as an array of JSON with name, type, mtime and size, or \
+               as XML",
         set: |options, given| {
-            options.files.listing = given.is_on();
+            options.files.listing = match given.text() {
+                "off" => Listing::Off,
+                "json" => Listing::Json,
+                "xml" => Listing::Xml,
+                _ => Listing::Html,
+            };
             Ok(())
         },
         ..ROUTES

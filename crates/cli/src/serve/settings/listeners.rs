@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatout_engine::BUSY_POLL_TIME_MAX;
+use flatout_engine::{BUSY_POLL_TIME_MAX, ProxyHeader};
 use flatout_server::LISTEN_DEFAULT;
 use flatout_site::plan::AddressFrom;
 
@@ -16,11 +16,12 @@ use crate::value;
 pub(super) const LISTEN_KEYS: &[Key] = &[
     Key {
         name: "proxy-protocol",
-        value: "on|off",
+        value: "on|off|untrusted",
         default: "on if client-address is proxy-protocol, else off",
         help: "expect a PROXY protocol header (version 1 or 2) with the client's address at the start of each connection; \
                accepted from trusted-proxies only: other connections are closed, and so are those whose header is missing, \
-               malformed, longer than 4096 bytes or later than 5 seconds",
+               malformed, longer than 4096 bytes or later than 5 seconds; untrusted: accepted from everybody, and only variables \
+               such as $proxy_protocol_addr have what it says",
     },
     Key {
         name: "default",
@@ -40,10 +41,19 @@ pub(super) fn listen(options: &mut ServeOptions, given: &Values, is_plain: bool)
         text: given.text().to_owned(),
         address: given.text().parse()?,
         is_plain,
-        proxy_protocol: given.read("proxy-protocol", value::switch)?,
+        proxy_header: given.read("proxy-protocol", proxy_header)?,
         is_default,
     });
     Ok(())
+}
+
+fn proxy_header(text: &str) -> Result<ProxyHeader, String> {
+    match text {
+        "on" => Ok(ProxyHeader::Trusted),
+        "off" => Ok(ProxyHeader::None),
+        "untrusted" => Ok(ProxyHeader::Untrusted),
+        _ => Err(format!("got `{text}`, need on, off or untrusted")),
+    }
 }
 
 /// `off`, or a time in microseconds.

@@ -4,7 +4,7 @@ mod guests;
 mod responses;
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::intake::Memory;
 use super::permits::Permits;
 use super::pipes::{Pipes, PooledPipe};
 use crate::plan::Limits;
-use crate::service::{BodyFault, ConnectionPermit, ExchangeKey, Response};
+use crate::service::{Announced, BodyFault, ConnectionPermit, ExchangeKey, Response};
 
 /// Bytes of the buffer that all guests of a worker share.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -55,6 +55,8 @@ pub(super) struct Inner {
     bodies: RefCell<(Arc<AtomicU64>, u64)>,
     /// The server's limit for one request body.
     body_bytes_max: Cell<u64>,
+    /// What the PROXY protocol headers of connections say; as many as there are such connections.
+    announced: RefCell<HashMap<Key, Rc<Announced>>>,
     set: Set,
 }
 
@@ -110,6 +112,7 @@ impl Lane {
             permits: Rc::default(),
             bodies: RefCell::new((Arc::default(), u64::MAX)),
             body_bytes_max: Cell::new(u64::MAX),
+            announced: RefCell::default(),
             set,
         }))
     }
@@ -160,6 +163,20 @@ impl Lane {
     /// this server's. It does not count towards the limit per client address.
     pub fn connection_permit(&self) -> ConnectionPermit {
         self.0.permits.issue_inherited()
+    }
+
+    /// What the PROXY protocol header of a connection says.
+    pub(crate) fn announced(&self, connection: Key) -> Option<Rc<Announced>> {
+        self.0.announced.borrow().get(&connection).cloned()
+    }
+
+    pub(crate) fn announce(&self, connection: Key, announced: Rc<Announced>) {
+        self.0.announced.borrow_mut().insert(connection, announced);
+    }
+
+    /// A connection ends, or gets another key.
+    pub(crate) fn forget_announced(&self, connection: Key) -> Option<Rc<Announced>> {
+        self.0.announced.borrow_mut().remove(&connection)
     }
 
     /// The permits of this worker.
