@@ -37,6 +37,8 @@ def side(name, figures):
 def table(climb, command):
     machine = climb["machine"]
     floor = "unknown" if climb["noise_floor"] is None else f"{100 * climb['noise_floor']:.1f} %"
+    if climb.get("noise_floor_of_servers") is not None:
+        floor += f", of changes of the server {100 * climb['noise_floor_of_servers']:.1f} %"
     yield f"`{command}`"
     yield ""
     yield f"Measured on: {machine['processor']}, {machine['cpus']} CPUs, Linux {machine['kernel']}; climbed for {climb['objective']}, noise floor {floor}."

@@ -50,7 +50,7 @@ mod tuned;
 mod variants;
 
 pub use flatout_trial::{
-    Block, Disturbance, Effect, End, Estimate, Found, How, Objective, Progress, Sample, Stage, Status,
+    Block, Disturbance, Effect, End, Estimate, Found, How, Noise, Objective, Progress, Sample, Stage, Status,
 };
 pub use flatout_tune::Needs;
 pub use lab::DEVICE as LAB_DEVICE;

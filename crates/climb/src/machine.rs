@@ -322,6 +322,19 @@ impl<'p, 'h> Machine<'p, 'h> {
         matches!(self.plan.server, ServerPlan::Command(_))
     }
 
+    /// Whether A/A runs have a start for each, as those of the rungs that they are the noise of.
+    fn is_starting_noise(&self, stage: Stage) -> bool {
+        let restarting = || self.plan.rungs.iter().zip(&self.restarting).filter(|(_, restarts)| **restarts);
+        let is_of_machine = |rung: &Rung| !rung.is_in_the_server();
+        match stage {
+            Stage::Noise if self.plan.rungs.iter().any(is_of_machine) => {
+                restarting().any(|(rung, _)| is_of_machine(rung))
+            }
+            Stage::Noise | Stage::NoiseOfServers => restarting().next().is_some(),
+            _ => false,
+        }
+    }
+
     fn is_stopped(&self) -> bool {
         self.load.stop.load(Ordering::Relaxed)
     }
@@ -353,8 +366,8 @@ impl Subject for Machine<'_, '_> {
         self.compared_at = Some(Instant::now());
         self.pair = None;
         self.is_one_at_a_time = false;
-        let is_design_of_rungs = stage == Stage::Noise && self.is_ours() && self.restarting.contains(&true);
-        self.is_starting = self.start(one) != self.start(other) || is_design_of_rungs;
+        self.is_starting =
+            self.start(one) != self.start(other) || self.is_ours() && self.is_starting_noise(stage);
     }
 
     fn obstacle(&self, rung: usize) -> Option<String> {
@@ -449,7 +462,7 @@ impl Subject for Machine<'_, '_> {
             )));
         }
         match self.stage {
-            Some(Stage::Noise) => self.noise.add(self.changes.on(), &run),
+            Some(Stage::Noise | Stage::NoiseOfServers) => self.noise.add(self.changes.on(), &run),
             Some(Stage::Total | Stage::Block) => self.total.add(self.changes.on(), &run),
             _ => {}
         }
@@ -477,6 +490,10 @@ impl Subject for Machine<'_, '_> {
         changes(one) == changes(other)
             && edits(one) == edits(other)
             && self.server_command(one) == self.server_command(other)
+    }
+
+    fn is_in_the_server(&self, rung: usize) -> bool {
+        self.plan.rungs[rung].is_in_the_server()
     }
 
     fn is_burden(&self, rung: usize) -> bool {
@@ -538,7 +555,9 @@ impl Subject for Machine<'_, '_> {
         let now = Instant::now();
         let (begun, ends) = match self.comparison {
             Some((stage, begun, ends)) if stage == progress.stage => (begun, ends),
-            _ if progress.stage == Stage::Noise => (now, now + left / NOISE_PART),
+            _ if matches!(progress.stage, Stage::Noise | Stage::NoiseOfServers) => {
+                (now, now + left / NOISE_PART)
+            }
             // The next boot is compared with it: it gets twice the time.
             _ if progress.stage == Stage::Block => (now, now + 2 * left / (progress.left as u32 + 1)),
             _ => (now, now + left / progress.left.max(1) as u32),

@@ -3,7 +3,7 @@
 use flatout_load::{CLIENT_CPU_SHARE_MAX, Latency};
 use flatout_profile::Profile;
 use flatout_trial::compare::{Level, Verdict, judge};
-use flatout_trial::{Block, Effect, End, Found, Objective};
+use flatout_trial::{Block, Effect, End, Found, Noise, Objective};
 
 use crate::plan::Error;
 use crate::tuned::Reading;
@@ -12,9 +12,9 @@ use crate::tuned::Reading;
 #[derive(Debug)]
 pub struct Outcome {
     /// The unchanged server against itself (A/A): the noise of this machine.
-    pub noise: Option<Effect>,
-    /// The far end of that interval; a share, like all gains.
-    pub noise_floor: Option<f64>,
+    pub noise: Option<Noise>,
+    /// The same by the method of changes of the server, if the plan also has others; `noise` is by the method of those then.
+    pub noise_of_servers: Option<Noise>,
     /// The result of each rung, in the plan's order.
     pub rungs: Vec<TriedRung>,
     /// Everything kept, against the unchanged server.

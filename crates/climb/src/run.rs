@@ -323,7 +323,7 @@ fn outcome(machine: &mut Machine<'_, '_>, climbed: trial::Climbed<Error>) -> Out
     };
     Outcome {
         noise: climbed.noise,
-        noise_floor: climbed.noise_floor,
+        noise_of_servers: climbed.noise_of_servers,
         rungs,
         total: climbed.total,
         before,

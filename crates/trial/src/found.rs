@@ -49,13 +49,22 @@ pub struct Found {
     pub reason: String,
 }
 
+/// The unchanged server against itself (A/A).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Noise {
+    /// What looked like an effect.
+    pub effect: Effect,
+    /// The far end of its interval, as a share; `None` if the runs did not report the figure.
+    pub floor: Option<f64>,
+}
+
 /// The result of a climb.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Climbed<E> {
     /// The A/A measurement.
-    pub noise: Option<Effect>,
-    /// A smaller effect does not count: the far end of the A/A interval, as a share.
-    pub noise_floor: Option<f64>,
+    pub noise: Option<Noise>,
+    /// The same by the method of changes of the server, if the plan also has others; `noise` is by the method of those then.
+    pub noise_of_servers: Option<Noise>,
     /// The rungs, in order.
     pub rungs: Vec<Found>,
     /// Everything kept, against the unchanged server.
@@ -126,7 +135,7 @@ impl<E> Climbed<E> {
         };
         Climbed {
             noise: None,
-            noise_floor: None,
+            noise_of_servers: None,
             rungs: vec![found; rungs],
             total: None,
             waiting: None,

@@ -47,7 +47,7 @@ pub use across::{Block, Resumed};
 pub use climb::{Plan, climb, resume};
 pub use effect::{Effect, Estimate, Levels};
 pub use foresight::Foresight;
-pub use found::{Climbed, End, Found, How, Status};
+pub use found::{Climbed, End, Found, How, Noise, Status};
 pub use judged::STAYS;
 pub use looks::{INTERIM_PAIRS, Look};
 pub use random::Random;

@@ -26,6 +26,11 @@ pub trait Subject {
         false
     }
 
+    /// Whether both variants of a rung are alive in [`Subject::measure_both`]. If other rungs are not, each kind has its own noise.
+    fn is_in_the_server(&self, _rung: usize) -> bool {
+        false
+    }
+
     /// Whether a rung takes effect with the next boot. Everything that can be measured before is measured, and a
     /// block of runs to compare with those of the next boot.
     fn takes_reboot(&self, _rung: usize) -> bool {
@@ -135,6 +140,8 @@ pub enum Go {
 pub enum Stage {
     /// The unchanged server against itself (A/A).
     Noise,
+    /// The same by the method of changes of the server, if the plan also has others.
+    NoiseOfServers,
     /// This rung on top of those kept.
     Forward(usize),
     /// The same again, because its effect is not known precisely enough.

@@ -156,7 +156,7 @@ impl Simulated {
     /// A tenth of the time is for the noise.
     fn seconds(&self) -> f64 {
         match self.stage {
-            Some((Stage::Noise, _)) => 0.6 * COMPARISON_S,
+            Some((Stage::Noise | Stage::NoiseOfServers, _)) => 0.6 * COMPARISON_S,
             _ => COMPARISON_S,
         }
     }
@@ -209,8 +209,8 @@ fn effects_larger_than_differences_of_starts_are_found() {
 /// Climbs without any effect, in both designs together.
 const EMPTY_CLIMBS: u64 = 200;
 
-/// Of 200 climbs of 20 rungs without effect, 10 may call one better or worse, 5 of them better; three standard deviations more are 9
-/// and 7.
+/// Of 200 climbs of 20 rungs without effect, 10 may call one better or worse; three standard deviations more are 9. None keeps one,
+/// because the only kept rung is measured again: of 2,000 climbs with other seeds, 2 did.
 #[test]
 fn rungs_without_effect_are_none_over_starts() {
     let (mut wrong, mut kept) = (0, 0);
@@ -223,7 +223,7 @@ fn rungs_without_effect_are_none_over_starts() {
         }
     }
     assert!(wrong <= 19, "{wrong} of {EMPTY_CLIMBS}");
-    assert!(kept <= 5 + 7, "{kept} of {EMPTY_CLIMBS} keep one");
+    assert_eq!(kept, 0, "of {EMPTY_CLIMBS} climbs");
 }
 
 /// A comparison has 4 to 10 starts of both, or 4 to 6 of each in turn, and its time is kept.

@@ -95,7 +95,7 @@ impl Machine<'_, '_> {
                 generator_share: Some(batch.generator_share),
             };
             match self.stage {
-                Some(Stage::Noise) => self.noise.add(on, &run),
+                Some(Stage::Noise | Stage::NoiseOfServers) => self.noise.add(on, &run),
                 Some(Stage::Total) => self.total.add(on, &run),
                 _ => {}
             }
@@ -113,6 +113,7 @@ impl Machine<'_, '_> {
             self.stage,
             Some(
                 Stage::Noise
+                    | Stage::NoiseOfServers
                     | Stage::Forward(_)
                     | Stage::SecondLook(_)
                     | Stage::LeaveOneOut(_)
@@ -123,10 +124,11 @@ impl Machine<'_, '_> {
         if !is_here || !is_plain || !is_compared || is_one_at_a_time {
             return None;
         }
-        let is_noise = self.stage == Some(Stage::Noise);
+        let is_noise = matches!(self.stage, Some(Stage::Noise | Stage::NoiseOfServers));
         // Noise is that of the design that the rungs are measured by.
+        let is_noise_of_all = self.stage == Some(Stage::Noise);
         let mut rungs =
-            self.plan.rungs.iter().enumerate().filter(|(at, _)| is_noise || one[*at] || other[*at]);
+            self.plan.rungs.iter().enumerate().filter(|(at, _)| is_noise_of_all || one[*at] || other[*at]);
         if !rungs.all(|(_, rung)| rung.is_in_the_server()) {
             return None;
         }

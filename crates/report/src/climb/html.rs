@@ -1,12 +1,12 @@
 //! A climb as one page that needs no network: the waterfall, the worth of each rung, latencies, flame graphs, the
 //! meaning, and the commands. Its only script is in the frame of the flame graphs.
 
-use flatout_climb::{Estimate, Figures, Objective, Profiles, Status, TriedRung};
+use flatout_climb::{Estimate, Figures, How, Noise, Objective, Outcome, Profiles, Status, TriedRung};
 use flatout_profile::compare;
 
 use super::axis::{Axis, Drawing};
 use super::fall::{Fall, Step};
-use super::text::{figure, gained, intervals, level, name, text, warnings};
+use super::text::{figure, floors, gained, intervals, level, name, text, warnings};
 use super::{Climb, Meaning};
 use crate::html::{distribution, percentile_plot};
 use crate::page::{cards, document, escape, section};
@@ -139,13 +139,18 @@ fn summary(climb: &Climb) -> String {
     }
     let kept = outcome.rungs.iter().filter(|rung| rung.found.status == Status::Kept).count();
     shown.push((format!("{kept} of {}", outcome.rungs.len()), "rungs kept".to_owned()));
-    let floor = outcome.noise_floor.map_or("not known".to_owned(), |floor| format!("{:.1} %", floor * 100.0));
-    shown.push((floor, "measuring noise (A/A)".to_owned()));
+    shown.push((floors(outcome), "measuring noise (A/A)".to_owned()));
     cards(&shown)
 }
 
 fn forward(climb: &Climb, rung: &TriedRung) -> Option<Estimate> {
     rung.found.forward.as_ref().and_then(|effect| effect.on(climb.objective))
+}
+
+/// The noise of the method by which a rung was measured.
+fn noise_of<'o>(outcome: &'o Outcome, rung: &TriedRung) -> Option<&'o Noise> {
+    let of_servers = outcome.noise_of_servers.as_ref().filter(|_| rung.found.how == How::SideBySide);
+    of_servers.or(outcome.noise.as_ref())
 }
 
 /// One row per rung. Its bar starts where that of the rung kept before it ended; everything is relative to the
@@ -163,7 +168,7 @@ fn waterfall(climb: &Climb) -> String {
     for step in &fall.steps {
         let (rung, status) = (step.rung, step.rung.found.status);
         let mut drawing = Drawing::new(axis);
-        if let Some(floor) = outcome.noise_floor {
+        if let Some(floor) = noise_of(outcome, rung).and_then(|noise| noise.floor) {
             drawing.band(step.begun / (1.0 + floor) - 1.0, step.begun * (1.0 + floor) - 1.0);
         }
         let bar = step.bar();

@@ -20,8 +20,11 @@ pub fn json(climb: &Climb) -> String {
         End::Failed(error) => ("failed", Some(error.to_string())),
     };
     let object = json!({
-        "noise_floor": outcome.noise_floor,
-        "noise": outcome.noise.as_ref().and_then(|noise| noise.on(climb.objective)).map(estimate),
+        "noise_floor": outcome.noise.as_ref().and_then(|noise| noise.floor),
+        "noise": outcome.noise.as_ref().and_then(|noise| noise.effect.on(climb.objective)).map(estimate),
+        "noise_floor_of_servers": outcome.noise_of_servers.as_ref().and_then(|noise| noise.floor),
+        "noise_of_servers":
+            outcome.noise_of_servers.as_ref().and_then(|noise| noise.effect.on(climb.objective)).map(estimate),
         "objective": climb.objective.name(),
         "rungs": outcome.rungs.iter().map(|rung| rung_object(climb, rung)).collect::<Vec<_>>(),
         "total": outcome.total.as_ref().and_then(|total| total.on(climb.objective)).map(estimate),

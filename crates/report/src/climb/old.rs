@@ -1,6 +1,6 @@
 //! An earlier climb, read from its JSON, and what has changed since.
 
-use flatout_climb::{Estimate, Figures, Mean, Objective};
+use flatout_climb::{Estimate, Figures, Mean, Objective, Outcome};
 
 use super::text::{figure, interval, level, name};
 use super::{Climb, from_json};
@@ -26,7 +26,8 @@ impl Old {
     pub fn parse(text: &str) -> Result<Old, String> {
         let climb = from_json(text)?;
         let outcome = climb.outcome;
-        let (Some(before), Some(noise_floor)) = (outcome.before, outcome.noise_floor) else {
+        let noise_floor = noise_floor(&outcome);
+        let (Some(before), Some(noise_floor)) = (outcome.before, noise_floor) else {
             return Err("that climb ended before the noise was measured, so it cannot be compared".to_owned());
         };
         let gains = outcome.rungs.into_iter().filter_map(|rung| {
@@ -131,7 +132,7 @@ impl Old {
 
     /// An effect within the noise of either climb does not count.
     fn floor(&self, climb: &Climb) -> f64 {
-        (1.0 + self.noise_floor) * (1.0 + climb.outcome.noise_floor.unwrap_or(0.0)) - 1.0
+        (1.0 + self.noise_floor) * (1.0 + noise_floor(&climb.outcome).unwrap_or(0.0)) - 1.0
     }
 
     /// A figure then and now.
@@ -156,6 +157,10 @@ fn ratio(one: Mean, other: Mean) -> Estimate {
 /// Whether a change is no larger than this share.
 fn is_within(change: &Estimate, share: f64) -> bool {
     (1.0 + change.gain).ln().abs() <= (1.0 + share).ln()
+}
+
+fn noise_floor(outcome: &Outcome) -> Option<f64> {
+    outcome.noise.as_ref()?.floor
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //! contain their gains, profiles are valid.
 
 use flatout_climb::{
-    Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Outcome, Profiles, Status,
-    TriedRung,
+    Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Noise, Objective, Outcome, Profiles,
+    Status, TriedRung,
 };
 use flatout_load::Latency;
 use flatout_profile::Profile;
@@ -35,6 +35,8 @@ const STATUSES: [Status; 5] =
 struct ClimbFile {
     noise_floor: Option<f64>,
     noise: Option<Interval>,
+    noise_floor_of_servers: Option<f64>,
+    noise_of_servers: Option<Interval>,
     objective: String,
     rungs: Vec<Rung>,
     total: Option<Interval>,
@@ -186,8 +188,12 @@ fn climb(file: ClimbFile) -> Result<Climb, String> {
     }
     let share = figure;
     let outcome = Outcome {
-        noise: file.noise.map(|noise| effect("noise", on(objective, noise), objective, 0)).transpose()?,
-        noise_floor: share("noise_floor", file.noise_floor)?,
+        noise: noise("noise", (file.noise, file.noise_floor), objective)?,
+        noise_of_servers: noise(
+            "noise_of_servers",
+            (file.noise_of_servers, file.noise_floor_of_servers),
+            objective,
+        )?,
         rungs: file.rungs.into_iter().map(|entry| rung(entry, objective)).collect::<Result<_, _>>()?,
         total: total(file.total, file.total_effects, objective)?,
         before: file.before.map(|entry| figures("before", entry)).transpose()?,
@@ -295,6 +301,16 @@ fn merged(effects: Option<Effects>, main: Option<Interval>, objective: Objective
             })
         }
     }
+}
+
+fn noise(
+    name: &str,
+    (interval, floor): (Option<Interval>, Option<f64>),
+    objective: Objective,
+) -> Result<Option<Noise>, String> {
+    let floor = figure(&name.replacen("noise", "noise_floor", 1), floor)?;
+    let effect = interval.map(|interval| effect(name, on(objective, interval), objective, 0)).transpose()?;
+    Ok(effect.map(|effect| Noise { effect, floor }))
 }
 
 fn on(objective: Objective, interval: Interval) -> Effects {

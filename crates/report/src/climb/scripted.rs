@@ -1,8 +1,8 @@
 //! Scripted climbs for the tests of this module.
 
 use flatout_climb::{
-    Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Outcome, Profiles, Status,
-    TriedRung,
+    Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Noise, Objective, Outcome, Profiles,
+    Status, TriedRung,
 };
 use flatout_load::Latency;
 use flatout_trial::compare::Word;
@@ -87,8 +87,14 @@ pub(super) fn climb() -> Climb {
         rung("mitigations", Status::Skipped, None, "protection is lost while it is tried; --accept-risk"),
     ];
     let outcome = Outcome {
-        noise: Some(Effect { p99: None, cpu: None, ..effect(0.001, 0.014) }),
-        noise_floor: Some(0.015),
+        noise: Some(Noise {
+            effect: Effect { p99: None, cpu: None, ..effect(0.001, 0.014) },
+            floor: Some(0.015),
+        }),
+        noise_of_servers: Some(Noise {
+            effect: Effect { p99: None, cpu: None, ..effect(0.0, 0.004) },
+            floor: Some(0.004),
+        }),
         rungs,
         total: Some(effect(1.02, 0.05)),
         before: Some(figures(101_234.0, 2)),
@@ -123,7 +129,7 @@ pub(super) fn bare() -> Climb {
     let rungs = vec![rung("workers", Status::Skipped, None, "")];
     let outcome = Outcome {
         noise: None,
-        noise_floor: None,
+        noise_of_servers: None,
         rungs,
         total: None,
         before: None,

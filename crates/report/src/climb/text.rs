@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use flatout_climb::{Ahead, Disturbance, End, Estimate, Figures, Finished, How, Objective, Profiles};
+use flatout_climb::{
+    Ahead, Disturbance, End, Estimate, Figures, Finished, How, Noise, Objective, Outcome, Profiles,
+};
 use flatout_profile::compare;
 use flatout_trial::compare::Word;
 
@@ -26,7 +28,7 @@ const NOISE_FLOOR_MAX: f64 = 0.10;
 pub fn text(climb: &Climb) -> String {
     let outcome = &climb.outcome;
     let mut out = String::new();
-    let floor = outcome.noise_floor.map_or("not known".to_owned(), |floor| format!("{:.1} %", floor * 100.0));
+    let floor = floors(outcome);
     let rate = match outcome.load_rate_per_s {
         Some(per_s) => format!(" at {} requests/s", count(per_s.round() as u64)),
         None => String::new(),
@@ -70,25 +72,40 @@ pub fn text(climb: &Climb) -> String {
     out.replace(|char: char| char.is_control() && char != '\n', "\u{fffd}")
 }
 
+/// The noise floor, or those of both kinds of changes.
+pub(super) fn floors(outcome: &Outcome) -> String {
+    let floor = |noise: &Option<Noise>| {
+        let floor = noise.as_ref().and_then(|noise| noise.floor);
+        floor.map_or("not known".to_owned(), |floor| format!("{:.1} %", floor * 100.0))
+    };
+    match &outcome.noise_of_servers {
+        None => floor(&outcome.noise),
+        servers => format!("{}, of changes of the server {}", floor(&outcome.noise), floor(servers)),
+    }
+}
+
 /// Warnings for the reader.
 pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     let outcome = &climb.outcome;
     let mut told = Vec::new();
-    if let Some(noise) = outcome.noise.as_ref().filter(|noise| noise.word != Word::NoDifference)
-        && let Some(estimate) = noise.on(climb.objective)
-    {
-        told.push(format!(
-            "two runs with nothing changed between them differ by {} %: something changes with every other run. All intervals \
-             are wider by that",
-            interval(&estimate)
-        ));
+    for noise in [&outcome.noise, &outcome.noise_of_servers].into_iter().flatten() {
+        if noise.effect.word != Word::NoDifference
+            && let Some(estimate) = noise.effect.on(climb.objective)
+        {
+            told.push(format!(
+                "two runs with nothing changed between them differ by {} %: something changes with every other run. All \
+                 intervals of changes measured like them are wider by that",
+                interval(&estimate)
+            ));
+        }
     }
     if let Some(total) = &outcome.total
         && total.word == Word::NoDifference
     {
         told.push("all that was kept together makes no significant difference".to_owned());
     }
-    if outcome.noise_floor.is_some_and(|floor| floor > NOISE_FLOOR_MAX) {
+    let noise = outcome.noise_of_servers.as_ref().or(outcome.noise.as_ref());
+    if noise.and_then(|noise| noise.floor).is_some_and(|floor| floor > NOISE_FLOOR_MAX) {
         told.push(
             "this machine is noisy, so small effects cannot be seen; use a larger --budget, --for cpu, or stop other \
              programs"

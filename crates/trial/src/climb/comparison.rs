@@ -66,7 +66,8 @@ impl<S: Subject> Climber<'_, S> {
         Ok(match self.pairs(stage, changed, base, Pairs::default(), Level::ONE)? {
             Compared::Done(Runs { pairs, look, .. }) => {
                 let effect = pairs.effect_at(self.plan.objective, Level::ONE, look);
-                Compared::Done(effect.widened(self.bias, self.plan.objective))
+                let bias = self.bias(self.differ_in_the_server(changed, base));
+                Compared::Done(effect.widened(bias, self.plan.objective))
             }
             Compared::Refused(why) => Compared::Refused(why),
             Compared::Died(set, why) => Compared::Died(set, why),

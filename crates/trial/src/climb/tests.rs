@@ -259,8 +259,100 @@ fn a_bias_of_nothing_against_nothing_widens_all_intervals() {
         let same = Simulated { noise: 0.01, ..simulated(1, 3, |_| 1.0) };
         climb(&mut Biased(same, Random::new(plan(1).seed), 0), &plan(1))
     };
-    assert_eq!(climbed.noise.as_ref().unwrap().word, Word::Slower);
+    assert_eq!(climbed.noise.as_ref().unwrap().effect.word, Word::Slower);
     assert_eq!(statuses(&climbed), [Status::None], "{climbed:?}");
+}
+
+/// The first rung changes the server, the second the machine. Both of two servers that are alive are measured without noise; runs
+/// in turn differ by a tenth from one to the next, which widens only the intervals of the machine's changes.
+#[test]
+fn changes_of_the_server_have_their_own_noise() {
+    struct Mixed(Simulated, Random, u64);
+    impl Subject for Mixed {
+        type Error = &'static str;
+
+        fn is_in_the_server(&self, rung: usize) -> bool {
+            rung == 0
+        }
+
+        fn compare(&mut self, stage: Stage, one: &[bool], other: &[bool]) {
+            let is_of_machine = one[1] != other[1] || stage == Stage::Noise;
+            self.0.compared.push((vec![is_of_machine], Vec::new()));
+        }
+
+        fn set(&mut self, on: &[bool]) -> Result<Set, Self::Error> {
+            self.0.set(on)
+        }
+
+        fn leave(&mut self, on: &[bool]) -> Result<(), Self::Error> {
+            self.0.leave(on)
+        }
+
+        fn measure(&mut self) -> Result<Sample, Self::Error> {
+            let is_second_run = self.0.runs % 2 == 1;
+            if !is_second_run {
+                self.2 = self.1.below(2);
+            }
+            let is_of_machine = self.0.compared.last().is_some_and(|(of_machine, _)| of_machine[0]);
+            let is_slower = is_of_machine && (self.2 == 0) != is_second_run;
+            let sample = self.0.measure()?;
+            let times = if is_slower { 0.9 } else { 1.0 };
+            Ok(Sample { requests_per_s: sample.requests_per_s * times, ..sample })
+        }
+
+        fn look(&mut self, _: &Progress) -> Go {
+            Go::On
+        }
+    }
+    let speed = |on: &[bool]| if on[0] { 1.05 } else { 1.0 };
+    let same = Simulated { noise: 0.005, ..simulated(2, 3, speed) };
+    let climbed = climb(&mut Mixed(same, Random::new(plan(2).seed), 0), &plan(2));
+    let floor = |noise: &Option<Noise>| noise.as_ref().unwrap().floor.unwrap();
+    assert!(floor(&climbed.noise) > 0.09 && floor(&climbed.noise_of_servers) < 0.02, "{climbed:?}");
+    assert_eq!(statuses(&climbed), [Status::Kept, Status::None], "{climbed:?}");
+    let width = |rung: usize| climbed.rungs[rung].forward.as_ref().unwrap().throughput.unwrap().width();
+    assert!(width(0) < 0.04 && width(1) > 0.15, "{} {}", width(0), width(1));
+}
+
+/// The second measurement, as the total, decides about a rung that was only lucky in its first.
+#[test]
+fn the_only_kept_rung_is_measured_again() {
+    struct Lucky(Simulated, bool);
+    impl Subject for Lucky {
+        type Error = &'static str;
+
+        fn compare(&mut self, stage: Stage, _: &[bool], _: &[bool]) {
+            self.1 = stage == Stage::Total;
+        }
+
+        fn set(&mut self, on: &[bool]) -> Result<Set, Self::Error> {
+            self.0.set(on)
+        }
+
+        fn leave(&mut self, on: &[bool]) -> Result<(), Self::Error> {
+            self.0.leave(on)
+        }
+
+        fn measure(&mut self) -> Result<Sample, Self::Error> {
+            if self.1 {
+                self.0.speed = |_| 1.0;
+            }
+            self.0.measure()
+        }
+
+        fn look(&mut self, _: &Progress) -> Go {
+            Go::On
+        }
+    }
+    let lucky = simulated(2, 5, |on| if on[1] { 1.2 } else { 1.0 });
+    let climbed = climb(&mut Lucky(lucky, false), &plan(2));
+    assert_eq!(statuses(&climbed), [Status::None; 2]);
+    assert!(forward(&climbed, 1) > 0.15 && climbed.total.is_none());
+    let found = &climbed.rungs[1];
+    assert!(found.leave_one_out.unwrap().gain.abs() < 0.03, "{found:?}");
+    assert!(
+        found.reason.contains("with everything kept") && found.reason.ends_with("no significant difference")
+    );
 }
 
 #[test]
