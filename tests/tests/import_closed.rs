@@ -412,8 +412,8 @@ fn restrictions_are_converted_or_their_location_closed() {
             &[("/sub/pic.png", 200), ("/sub/index.php", 502), ("/sub/none", 501)],
         ),
         // Files under other names than their own.
-        ("location / { try_files /maintenance.html $uri =404; }", &[("/page.html", 501)]),
-        ("location / { try_files /sub$uri =404; }", &[("/page.html", 501)]),
+        ("location / { try_files /maintenance.html $uri =404; }", &[("/page.html", 200), ("/none", 200)]),
+        ("location / { try_files /sub$uri =404; }", &[("/page.html", 404), ("/pic.png", 200)]),
         ("location / { try_files $uri =403; }", &[("/none", 403), ("/page.html", 200)]),
         // Rules for access.
         ("location / { } location /private { internal; }", &[("/private/secret.txt", 404)]),
@@ -462,7 +462,7 @@ fn restrictions_are_converted_or_their_location_closed() {
             &[("/page.html", 401)],
         ),
         ("rewrite ^/(?!public)(.*)$ /private/none/$1; location / { }", &[("/page.html", 501)]),
-        ("rewrite ^/page $http_x$pid/none; location / { }", &[("/page.html", 501)]),
+        ("rewrite ^/page $http_x$connection/none; location / { }", &[("/page.html", 501)]),
         (
             "location ~ ^/(?!page) { return 403; } location / { }",
             &[("/style.css", 403), ("/private/secret.txt", 403)],

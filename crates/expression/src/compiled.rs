@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use regex::bytes::Regex;
 
+use crate::file::FileTest;
 use crate::network::Network;
 use crate::{Facts, Fault, Names, check};
 
@@ -41,6 +42,7 @@ pub(crate) enum Test<F> {
     Networks(Box<Address<F>>, Vec<Network>),
     Parts(Place, Box<Text<F>>, Box<Text<F>>),
     Matches(Box<Text<F>>, Box<Regex>),
+    File(FileTest, Box<Text<F>>),
     Conditional(Box<(Test<F>, Test<F>, Test<F>)>),
 }
 

@@ -6,6 +6,7 @@ use regex::bytes::{Regex, RegexBuilder};
 
 use crate::check::{Checker, Typed};
 use crate::compiled::{Address, Change, Number, Place, Test, Text};
+use crate::file::FileTest;
 use crate::guess::closest;
 use crate::network::Network;
 use crate::syntax::{Syntax, Term};
@@ -22,7 +23,7 @@ const FUNCTIONS: [(&str, &str); 6] = [
 ];
 
 /// Methods with their use.
-const METHODS: [(&str, &str); 13] = [
+const METHODS: [(&str, &str); 17] = [
     ("startsWith", "text.startsWith('/api/')"),
     ("endsWith", "text.endsWith('.png')"),
     ("contains", "text.contains('bot')"),
@@ -35,6 +36,10 @@ const METHODS: [(&str, &str); 13] = [
     ("trim", "text.trim()"),
     ("md5", "(path + 'secret').md5()"),
     ("size", "text.size()"),
+    ("isFile", "('/www' + path).isFile()"),
+    ("isDirectory", "('/www' + path).isDirectory()"),
+    ("exists", "('/www' + path).exists()"),
+    ("isExecutable", "('/www' + path).isExecutable()"),
     ("inRange", "remote.inRange('10.0.0.0/8')"),
 ];
 
@@ -139,6 +144,10 @@ fn method<F: Clone + PartialEq>(
         ("trim", []) => changed(Change::Trim),
         ("md5", []) => changed(Change::Md5),
         ("size", []) => Ok(Typed::Number(Number::Size(text), true)),
+        (name, []) => match FileTest::of(name) {
+            Some(test) => Ok(Typed::Bool(Test::File(test, text))),
+            None => unknown(term, name, &METHODS, &FUNCTIONS),
+        },
         _ => unknown(term, name, &METHODS, &FUNCTIONS),
     }
 }

@@ -30,6 +30,7 @@
 mod check;
 mod compiled;
 mod evaluate;
+mod file;
 mod functions;
 mod guess;
 mod network;

@@ -443,3 +443,11 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn tests_of_files_are_dear_steps() {
+    let condition = Condition::parse("('/' + path).exists() && '/proc'.isDirectory()", &request()).unwrap();
+    assert_eq!(condition.facts(), ["path"]);
+    assert!(condition.steps() >= 40, "{}", condition.steps());
+    assert!(Condition::parse("path.isFile('x')", &request()).unwrap_err().reason.contains("is used as"));
+}

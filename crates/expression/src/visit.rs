@@ -1,6 +1,7 @@
 //! Walks over the typed form: its facts, and the number of its steps.
 
 use crate::compiled::{Address, Number, Test, Text};
+use crate::file;
 
 impl<F> Test<F> {
     pub(crate) fn visit(&mut self, see: &mut dyn FnMut(&mut F)) {
@@ -25,7 +26,7 @@ impl<F> Test<F> {
                 one.visit(see);
                 other.visit(see);
             }
-            Test::OneText(text, _) | Test::Matches(text, _) => text.visit(see),
+            Test::OneText(text, _) | Test::Matches(text, _) | Test::File(_, text) => text.visit(see),
             Test::OneNumber(number, _) => number.visit(see),
             Test::Networks(address, _) => address.visit(see),
             Test::Conditional(parts) => {
@@ -50,6 +51,7 @@ impl<F> Test<F> {
             Test::OneText(text, list) => 1 + text.steps() + list.len().checked_ilog2().unwrap_or(0) as usize,
             Test::OneNumber(number, list) => number.steps() + list.len(),
             Test::Matches(text, _) => 1 + text.steps(),
+            Test::File(_, path) => file::STEPS + path.steps(),
             Test::Networks(address, networks) => address.steps() + networks.len(),
             Test::Conditional(parts) => parts.0.steps() + parts.1.steps().max(parts.2.steps()),
         }

@@ -66,6 +66,8 @@ impl Uses {
             Variable::Set(at) => tables.uses_of_set(*at),
             Variable::Host
             | Variable::Authority
+            | Variable::AuthorityPort
+            | Variable::AuthorityColon
             | Variable::Method
             | Variable::Query
             | Variable::QuestionMark

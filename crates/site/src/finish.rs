@@ -10,18 +10,16 @@ use super::concurrency::Permit;
 pub(crate) use super::late::BlockNeeds;
 use super::late::{FieldValue, Making};
 use super::page_request::PageRequest;
-use super::plan::Expires;
 use super::upstream_fields::RenderedValues;
 use super::upstream_redirect::{RedirectRequest, apply_kept, forget_private, kept_rate};
 use flatout_gateway::{Finish, Redirection, ResponseOrigin, Stored};
-use flatout_lane::clock;
 use flatout_observe::observed::{Notes, RequestLogs};
 
 /// The rules of a route for one response, with the parts of its request that they need.
 #[derive(Debug, Default)]
 pub(crate) struct Finisher {
     rules: Rc<FinishRules>,
-    /// The values of field rules, if they differ between requests.
+    /// The values of field rules, and after them that of `expires`, if they differ between requests.
     values: Vec<FieldValue>,
     blocks: Vec<BlockNeeds>,
     /// What takes the place of texts in bodies.
@@ -86,7 +84,7 @@ impl Finishers {
     pub(crate) fn new(rules: ResponseRules, notes: Option<&Rc<Notes>>) -> Finishers {
         let notes = notes.filter(|_| rules.uses_attempts()).inspect(|notes| notes.want_upstreams()).cloned();
         let names_origins = rules.cors.is_some();
-        let is_same = rules.fields.is_constant()
+        let is_same = rules.has_constant_values()
             && rules.upstream.is_constant()
             && !names_origins
             && rules.compress.is_none()
@@ -173,8 +171,8 @@ impl Finisher {
         if by == ResponseOrigin::Upstream && !rules.upstream.is_empty() {
             rules.upstream.apply(&self.upstream, response);
         }
-        if let Some(expires) = rules.expires {
-            expires.apply(response);
+        if let Some(expires) = &rules.expires {
+            expires.apply(self.values.last(), making, response);
         }
         if !rules.pages.is_empty() {
             rules.pages.apply(response, by);
@@ -222,27 +220,5 @@ impl Finisher {
                 response.set_rate_limit(SendRate::new(given.unwrap_or(bytes_per_s), after_bytes));
             }
         }
-    }
-}
-
-impl Expires {
-    /// Sets both fields in place of others of their name, as browsers and caches of any age read them.
-    fn apply(self, response: &mut Response) {
-        if !matches!(response.status().code(), 200 | 201 | 204 | 206 | 301..=304 | 307 | 308) {
-            return;
-        }
-        response.remove_header("expires").remove_header("cache-control");
-        let date = match self {
-            Expires::Never => {
-                response.header("Cache-Control", "no-cache");
-                0
-            }
-            Expires::After(time) => {
-                let now = clock::unix_milliseconds() / 1000;
-                response.header("Cache-Control", format!("max-age={}", time.as_secs()));
-                now.saturating_add(time.as_secs())
-            }
-        };
-        response.header("Expires", flatout_wire::date::format(date));
     }
 }

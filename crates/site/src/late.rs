@@ -103,17 +103,14 @@ impl BlockNeeds {
     /// Those of the blocks that are in force, and of those that depend on the response.
     pub(crate) fn of(blocks: &[ResponseBlock], in_force: u64, view: &View<'_>) -> Vec<BlockNeeds> {
         let needed = |at: usize, block: &ResponseBlock| block.is_late || in_force >> at & 1 == 1;
-        let needed = blocks
-            .iter()
-            .enumerate()
-            .filter(|(at, block)| needed(*at, block) && (!block.fields.is_empty() || block.is_unlogged));
+        let needed = blocks.iter().enumerate().filter(|(at, block)| needed(*at, block) && block.has_rules());
         let needs = needed.map(|(at, block)| {
             let facts = block.conditions.iter().filter(|_| block.is_late).flat_map(Condition::facts);
             let facts = facts.filter(|fact| !is_of_response(fact));
             BlockNeeds {
                 at,
                 facts: facts.map(|fact| (fact.clone(), KnownFact::of(fact, view))).collect(),
-                values: block.fields.rendered(view),
+                values: block.rendered(view),
             }
         });
         needs.collect()
@@ -130,6 +127,9 @@ impl BlockNeeds {
         let facts = LateFacts { known: &self.facts, response, making };
         let holds = !block.is_late || block.conditions.iter().all(|condition| condition.holds(&facts));
         if holds {
+            if let Some(expires) = &block.expires {
+                expires.apply(self.values.last(), making, response);
+            }
             block.fields.apply(&self.values, making, response);
         }
         holds && block.is_unlogged

@@ -12,6 +12,7 @@ mod concurrency;
 mod cors;
 mod cost;
 mod crawlers;
+mod expires;
 pub mod explain;
 mod facts;
 mod fault;

@@ -58,6 +58,8 @@ impl View<'_> {
                 let name = name_of(head.authority());
                 return (!name.iter().any(u8::is_ascii_uppercase)).then_some(name);
             }
+            Variable::AuthorityPort => port_of(head.authority()).unwrap_or_default(),
+            Variable::AuthorityColon => port_of(head.authority()).map_or(b"", |_| b":"),
             Variable::Method => head.method_name(),
             Variable::Path => self.path,
             Variable::Query => self.query.unwrap_or_default(),
@@ -222,6 +224,13 @@ fn host_name() -> &'static str {
         name.trim().to_ascii_lowercase()
     });
     &NAME
+}
+
+/// The port of an authority, if it has one.
+fn port_of(authority: &[u8]) -> Option<&[u8]> {
+    let rest = authority.get(name_of(authority).len()..)?;
+    let rest = rest.strip_prefix(b".").unwrap_or(rest);
+    rest.strip_prefix(b":").filter(|port| !port.is_empty())
 }
 
 /// Whether this is the `traceparent` of a trace: version, trace, span and flags (W3C Trace Context, 3.2.2). That of a later

@@ -245,9 +245,9 @@ impl SiteWorker {
             let accepted: Vec<&[u8]> = head.field_all("accept-encoding").collect();
             needs.accept = (!accepted.is_empty()).then(|| accepted.join(&b","[..]));
         }
-        if !rules.fields.is_constant() {
+        if !rules.has_constant_values() {
             let view = self.compiled.view_of(head, Some(request), resolution, identity);
-            needs.values = rules.fields.rendered(&View { body: short_body(request), ..view });
+            needs.values = rules.rendered(&View { body: short_body(request), ..view });
         }
         if !rules.upstream.is_constant() {
             let view = self.compiled.view_of(head, Some(request), resolution, identity);

@@ -92,10 +92,10 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "when",
         value: "EXPR",
-        help: "rules that apply if the expression is true: allow, deny, rate-limit, request-limit, request-header, response-header, log-requests, \
+        help: "rules that apply if the expression is true: allow, deny, rate-limit, request-limit, request-header, response-header, expires, log-requests, \
                rewrite, set, cache off, cache-bypass and cache-no-store; an action inside, such as redirect, is used instead of \
                that of the level; in a site it is used before a route is chosen; if the expression uses the response, only \
-               response-header and log-requests are possible",
+               response-header, expires and log-requests are possible",
         within: LEVELS,
         braces: Some(WHEN),
         ..WORD

@@ -1,8 +1,10 @@
 //! The rules of a route in plain words, in the order in which a request and its response meet them.
 
+use std::time::Duration;
+
 use flatout_site::plan::{
-    Cached, CookieFlag, CookieRule, Cors, ErrorPage, Expires, FieldChange, FieldRule, Matcher, Origins, Page,
-    PageSource, Plan, Reroute, Rewrite, RewriteFrom, Rules, Then, When,
+    Cached, CookieFlag, CookieRule, Cors, ErrorPage, Expires, ExpiresFrom, FieldChange, FieldRule, Matcher,
+    Origins, Page, PageSource, Plan, Reroute, Rewrite, RewriteFrom, Rules, Then, Validity, When,
 };
 
 use super::explain::{Lines, of_upstream};
@@ -97,15 +99,8 @@ pub(super) fn of_response(lines: &mut Lines, plan: &Plan, rules: &Rules) {
         lines.line("cookies", of_cookie(plan, rule));
     }
     of_fields(lines, plan, "response", &rules.response_fields);
-    match rules.expires {
-        Some(Expires::After(time)) => {
-            lines.line(
-                "expires",
-                format!("{} after a successful response (Expires, Cache-Control)", format::time(time)),
-            );
-        }
-        Some(Expires::Never) => lines.line("expires", "at once: Cache-Control: no-cache"),
-        None => {}
+    if let Some(expires) = &rules.expires {
+        lines.line("expires", of_expires(plan, expires));
     }
     if rules.limit_rate_bytes_per_s > 0 {
         let after = match rules.limit_rate_after_bytes {
@@ -249,6 +244,28 @@ fn of_cache_exceptions(lines: &mut Lines, plan: &Plan, cached: &Cached) {
             [] => {}
             [one] if one == "1" => lines.line("cache", name),
             _ => lines.line("cache", format!("{name} if {} is neither empty nor 0", texts.join(" or "))),
+        }
+    }
+}
+
+/// How long clients may use a response.
+fn of_expires(plan: &Plan, expires: &Expires) -> String {
+    let fields = "successful response (Expires, Cache-Control)";
+    match expires {
+        Expires::Text(text, _) => format!("as {} says, for a {fields}", format::template(plan, text)),
+        Expires::Fixed(Validity::Max) => format!("ten years after a {fields}"),
+        Expires::Fixed(Validity::Daily(second)) => {
+            format!("at {:02}:{:02} UTC after a {fields}", second / 3600, second / 60 % 60)
+        }
+        Expires::Fixed(Validity::Seconds(seconds @ 0.., from)) => {
+            let time = format::time(Duration::from_secs(seconds.unsigned_abs()));
+            match from {
+                ExpiresFrom::Now => format!("{time} after a {fields}"),
+                ExpiresFrom::Modified => format!("{time} after Last-Modified of a {fields}"),
+            }
+        }
+        Expires::Fixed(Validity::Never | Validity::Seconds(..)) => {
+            "at once: Cache-Control: no-cache".to_owned()
         }
     }
 }

@@ -358,8 +358,11 @@ fn passthrough(
 
 /// Whether a route takes all requests of a later one.
 fn hides(route: &Route, later: &Route) -> bool {
-    let has_same_paths =
-        route.entry == later.entry && route.path == later.path && route.methods == later.methods;
+    let has_same_name = route.entry != RouteEntry::Named || route.name == later.name;
+    let has_same_paths = has_same_name
+        && route.entry == later.entry
+        && route.path == later.path
+        && route.methods == later.methods;
     has_same_paths && (route.when.is_empty() || route.when == later.when)
 }
 

@@ -615,3 +615,14 @@ fn an_inner_access_list_replaces_outer_blocks() {
     };
     assert_eq!((blocks(0), blocks(1)), (vec![0], vec![1, 1]));
 }
+
+#[test]
+fn a_site_has_several_named_routes() {
+    let named = |second: &str| {
+        format!(
+            "site a {{ files x; route \"@one\" {{ respond 200; }}\nroute \"{second}\" {{ respond 200; }} }}"
+        )
+    };
+    assert!(read(&named("@two")).is_ok());
+    assert!(read(&named("@one")).err().unwrap().contains("2:7: this route occurs twice; first on line 1"));
+}

@@ -3,6 +3,7 @@
 use crate::nginx::Directive;
 
 use super::chain::Chain;
+use super::file_tests::file_test;
 use super::location::Path;
 use super::named::has_rules;
 use super::out::{Lines, line, text, value};
@@ -198,19 +199,24 @@ impl<'d> Import<'d> {
     ) {
         let texts = tried.texts();
         let Some((last, first)) = texts.split_last() else { return };
-        let is_usual = |text: &&str| ["$uri", "$uri/", "$uri/index.html"].contains(text);
-        let other = first.iter().position(|text| !is_usual(text));
-        let own = first.iter().position(|text| *text == "$uri");
-        // What is tried before the file would be sent in its place.
-        if own.is_none() || other.is_some_and(|other| own.is_some_and(|own| other < own)) {
-            return self.lose(tried, "the file itself is not the first that is tried", lines);
+        let others = match other_files(first, root, &self.maps) {
+            Ok(others) => others,
+            Err(why) => return self.lose(tried, &why, lines),
+        };
+        if !others.is_empty() {
+            self.serves_files = true;
         }
-        if let Some(other) = other.and_then(|at| first.get(at)) {
-            let why = format!("only $uri and $uri/ are supported, not {other}");
-            self.leave(tried, &why, lines);
-            return self.files(root, Missing::Closed(format!("try_files {other}")), chain, path, lines);
+        for (condition, to) in others {
+            let mut inner = Lines::default();
+            inner.setting(format!("rewrite \"^\" {} then=stop", text(&to)));
+            // What is found is sent, whatever becomes of other requests.
+            inner.setting(line("files", root));
+            lines.block(&[], format!("when {}", text(&condition)), inner);
         }
         self.fates.carried(tried);
+        if !first.iter().any(|text| ["$uri", "$uri/"].contains(text)) {
+            return self.try_last(last, chain, lines);
+        }
         let index = chain.find("index").map_or("index.html", |index| index.word(0));
         let is_index = last.split('?').next() == Some(format!("/{index}").as_str());
         let tries_folders = first.iter().any(|text| text.starts_with("$uri/"));
@@ -275,6 +281,25 @@ impl<'d> Import<'d> {
         self.reroute(root, last, lines);
     }
 
+    /// What `try_files` does last, where it does not try the path itself.
+    fn try_last(&mut self, last: &str, chain: &Chain<'d>, lines: &mut Lines) {
+        if let Some(status) = last.strip_prefix('=') {
+            return match status.parse::<u16>() {
+                Ok(status) if (200..=599).contains(&status) => lines.setting(format!("respond {status}")),
+                _ => self.close(&format!("try_files {last}"), lines),
+            };
+        }
+        let is_known = values::unknown_variable(last, &self.maps).is_none();
+        let unserved = if last.starts_with('@') { None } else { self.unserved(last, chain) };
+        match unserved {
+            Some(why) => self.close(&why, lines),
+            None if !is_known || (last.starts_with('@') && !self.is_route(last)) => {
+                self.close(&format!("try_files {last}"), lines);
+            }
+            None => lines.setting(format!("reroute {}", text(last))),
+        }
+    }
+
     /// Files, and for all else another route.
     fn reroute(&mut self, root: &str, to: &str, lines: &mut Lines) {
         self.serves_files = true;
@@ -298,6 +323,36 @@ fn keeps_query(target: &str) -> bool {
     let query = target.split_once('?').map(|(_, query)| query);
     query.is_none_or(|query| ["", "$args", "$query_string"].contains(&query))
         || target.ends_with(".php$is_args$args")
+}
+
+/// The files that `try_files` tries besides the path itself, each with the condition that it is there, and that none is that is tried
+/// before it.
+fn other_files(tried: &[&str], root: &str, maps: &[String]) -> Result<Vec<(String, String)>, String> {
+    let is_usual = |text: &str| ["$uri", "$uri/", "$uri/index.html"].contains(&text);
+    let mut found = Vec::new();
+    let mut before: Vec<String> = Vec::new();
+    for (at, text) in tried.iter().enumerate() {
+        let why = || format!("{text} is not supported here");
+        let rest = tried.get(at + 1..).unwrap_or_default();
+        // A regular expression after the last of the others decides nothing.
+        if is_usual(text) && rest.iter().all(|text| is_usual(text)) {
+            break;
+        }
+        let slash = if text.starts_with('/') || text.starts_with('$') { "" } else { "/" };
+        let path = format!("{}{slash}{text}", root.trim_end_matches('/'));
+        let test = if text.ends_with('/') { "-d" } else { "-f" };
+        let condition = file_test(test, &path, maps).ok_or_else(why)?;
+        before.push(format!("!{condition}"));
+        if !is_usual(text) {
+            if text.starts_with('$') && !text.starts_with("$uri") && !text.starts_with("${uri}") {
+                return Err(why());
+            }
+            let others = before.iter().rev().skip(1).rev().cloned();
+            let all: Vec<String> = others.chain([condition]).collect();
+            found.push((all.join(" && "), format!("{slash}{text}")));
+        }
+    }
+    Ok(found)
 }
 
 /// The folder and the name of an alias that is a file.

@@ -309,7 +309,7 @@ fn condition(directive: &Directive) -> String {
     words.trim().trim_start_matches('(').trim_end_matches(')').trim().to_owned()
 }
 
-fn is_about_missing(directive: &Directive) -> bool {
+pub(super) fn is_about_missing(directive: &Directive) -> bool {
     let condition = condition(directive);
     directive.name == "if"
         && ["!-e", "!-f", "!-d"].iter().any(|test| condition.starts_with(test))

@@ -14,6 +14,28 @@ fn conditions_variables_and_tables() {
             "root /r; if ($http_user_agent ~* \"bad bot\") { return 444; }",
             "when \"$http_user_agent.matches(r'(?i)bad bot')\" { | close | }",
         ),
+        (
+            "location / { root /r; try_files $uri $uri.html $uri/ =404; }",
+            "when \"!('/r' + $uri).isFile() && ('/r' + $uri + '.html').isFile()\" { | rewrite \"^\" \"$uri.html\" then=stop | \
+             files \"/r\" | } | files \"/r\"",
+        ),
+        (
+            "location /m/ { root /r; try_files /m.html =503; }",
+            "when \"'/r/m.html'.isFile()\" { | rewrite \"^\" \"/m.html\" then=stop | files \"/r\" | } | respond 503 |",
+        ),
+        ("root /r; if (-f /r/down) { return 503; }", "when \"'/r/down'.isFile()\" { | respond 503 | }"),
+        (
+            "root /r; if (!-d $request_filename) { return 404; }",
+            "when \"!('/r' + $uri).isDirectory()\" { | respond 404 | }",
+        ),
+        (
+            "root /r; location / { error_page 404 =301 https://a.test/; error_page 403 https://b.test/$uri; }",
+            "error-page 404 to=\"@error-page-1\" status=own | error-page 403 to=\"@error-page-2\" status=own",
+        ),
+        (
+            "root /r; location / { error_page 403 https://b.test$uri; }",
+            "route \"@error-page-1\" { | redirect \"https://b.test$uri\" status=302 | }",
+        ),
         ("root /r; set $backend \"a-$host\"; add_header X $backend;", "set backend \"a-$host\""),
         (
             "root /r; error_page 404 = /e; location = /e { internal; return 204; }",
@@ -173,4 +195,23 @@ map b \"$remote_addr\" by=address {
 }
 ";
     assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn tables_of_content_types_become_conditions() {
+    let with = |cases: &str| {
+        imported(&format!(
+            "http {{ map $sent_http_content_type $e {{ {cases} }} server {{ root /r; expires $e; }} }}"
+        ))
+    };
+    let made = with("default off; text/html epoch; text/css max; ~image/ 1M;");
+    assert!(made.left == 0, "{}", made.text);
+    let expected = "    when \"response_header['content-type'].matches(r'image/')\" {\n        expires \"30d\"\n    }\n\n    \
+        when \"response_header['content-type'].startsWith('text/html')\" {\n        expires never\n    }\n\n    \
+        when \"response_header['content-type'].startsWith('text/css')\" {\n        expires max\n    }\n";
+    assert!(made.text.contains(expected), "{}", made.text);
+    let usual = with("default 1h; text/html epoch;");
+    assert!(usual.text.contains("    expires \"1h\"\n"), "{}", usual.text);
+    // Nothing switches it off for some types only.
+    assert_eq!(with("default 1h; text/html off;").left, 1);
 }

@@ -3,6 +3,8 @@
 use crate::nginx::Directive;
 
 use super::chain::Chain;
+use super::expires::uses_type_table;
+use super::file_tests::{file_test, path_of_test};
 use super::ifs::has_group;
 use super::out::{Lines, line, text, value};
 use super::{Import, values};
@@ -78,7 +80,7 @@ impl<'d> Import<'d> {
     }
 
     /// The condition of an `if`, in the syntax of the site file.
-    pub(super) fn expression(&self, directive: &Directive) -> Option<String> {
+    pub(super) fn expression(&self, directive: &Directive, chain: &Chain<'d>) -> Option<String> {
         let words = directive.texts();
         let (first, rest) = words.split_first()?;
         let mut words: Vec<&str> =
@@ -94,6 +96,7 @@ impl<'d> Import<'d> {
         }
         let (variable, test) = match words[..] {
             [variable] => (variable, None),
+            [operator, path] => return file_test(operator, &path_of_test(path, chain)?, &self.maps),
             [variable, operator, operand] => (variable, Some((operator, operand))),
             _ => return None,
         };
@@ -142,7 +145,9 @@ impl<'d> Import<'d> {
             }
         }
         for directive in waiting {
-            if let Err(why) = self.table(directive) {
+            if uses_type_table(http, directive) {
+                self.carry(directive);
+            } else if let Err(why) = self.table(directive) {
                 self.leave(directive, &why, top);
             }
         }
@@ -225,7 +230,7 @@ fn all_sets(block: &[Directive], names: &mut Vec<String>) {
 }
 
 /// Whether a variable can have this name.
-fn is_free(name: &str) -> bool {
+pub(super) fn is_free(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
         && name.starts_with(|char: char| char.is_ascii_lowercase())
         && values::unknown_variable(&format!("${name}"), &[]).is_some()

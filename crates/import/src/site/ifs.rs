@@ -5,7 +5,7 @@ use crate::nginx::Directive;
 use super::chain::Chain;
 use super::out::{text, value};
 use super::rewrite::{absolute, whole_path};
-use super::{Import, values};
+use super::{Import, closed, values};
 
 /// An `if` as a `when`.
 pub(super) struct Conditional {
@@ -16,8 +16,12 @@ pub(super) struct Conditional {
 impl<'d> Import<'d> {
     /// The expression and the content of an `if`; `None` if any of it cannot be converted.
     pub(super) fn conditional(&self, directive: &Directive, chain: &Chain<'d>) -> Option<Conditional> {
-        let mut when = Conditional { expression: self.expression(directive)?, settings: Vec::new() };
         let inner = directive.inner();
+        // Handled like `try_files`.
+        if closed::is_about_missing(directive) && inner.iter().any(|it| it.name == "rewrite") {
+            return None;
+        }
+        let mut when = Conditional { expression: self.expression(directive, chain)?, settings: Vec::new() };
         let fields: Vec<&Directive> = inner.iter().filter(|it| it.name == "add_header").collect();
         when.settings.extend(self.fields_instead(&fields, chain)?);
         for (at, one) in inner.iter().enumerate() {

@@ -161,18 +161,22 @@ impl<'d> Import<'d> {
         Ok(Some(format!("request-limit {count} key={} name={} queue=0", value(&known.key), value(&name))))
     }
 
-    fn error_page(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
+    fn error_page(&mut self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
         let texts = directive.texts();
         let Some((page, rest)) = texts.split_last() else { return Err(String::new()) };
         let (status, codes) = match rest.split_last() {
             Some((status, codes)) if status.starts_with('=') => (Some(*status), codes),
             _ => (None, rest),
         };
-        let status = match status {
+        let given = status;
+        let status = match given {
             None => String::new(),
             Some("=") => " status=own".to_owned(),
             Some(status) => format!(" status={}", status.trim_start_matches('=')),
         };
+        if let Some(moved) = self.moved_page(page, given, codes, chain)? {
+            return Ok(Some(moved));
+        }
         let is_named = page.starts_with('@');
         if !(page.starts_with('/') || self.is_route(page)) || page.contains('$') {
             return Err("a page is a file or a location".to_owned());
@@ -180,19 +184,8 @@ impl<'d> Import<'d> {
         if let Some(why) = (!is_named).then(|| self.unserved(page, chain)).flatten() {
             return Err(why);
         }
-        if codes.is_empty()
-            || codes.iter().any(|code| !code.parse().is_ok_and(|code: u16| (400..=599).contains(&code)))
-        {
-            return Err("it needs statuses from 400 to 599".to_owned());
-        }
-        let upstream = if ["proxy", "fastcgi", "grpc", "uwsgi", "scgi"]
-            .iter()
-            .any(|family| chain.is_on(&format!("{family}_intercept_errors")))
-        {
-            " upstream=on"
-        } else {
-            ""
-        };
+        check_statuses(codes)?;
+        let upstream = of_upstreams(chain);
         let root = match if is_named { self.named_handler(page, chain) } else { self.page_root(page, chain) }
         {
             Ok(root) if status != " status=own" => root,
@@ -218,6 +211,46 @@ impl<'d> Import<'d> {
             return Err(format!("there is no file {file}"));
         }
         Ok(Some(format!("error-page {} file={}{status}{upstream}", codes.join(" "), value(&file))))
+    }
+
+    /// An error that becomes a redirect to a URL: by a route of its own.
+    fn moved_page(
+        &mut self,
+        page: &str,
+        status: Option<&str>,
+        codes: &[&str],
+        chain: &Chain<'d>,
+    ) -> Result<Option<String>, String> {
+        let is_url = ["http://", "https://", "$scheme://"].iter().any(|scheme| page.starts_with(scheme));
+        if !is_url {
+            return Ok(None);
+        }
+        check_statuses(codes)?;
+        if chain.levels().len() < 3 {
+            return Err("a URL is possible in servers and locations".to_owned());
+        }
+        if let Some(unknown) = values::unknown_variable(page, &self.maps) {
+            return Err(format!("the variable ${unknown} is not supported"));
+        }
+        let status = status.map_or("302", |status| status.trim_start_matches('='));
+        let status = if ["301", "302", "303", "307", "308"].contains(&status) { status } else { "302" };
+        let redirect = format!("redirect {} status={status}", super::out::text(page));
+        let known = self.moved_pages.iter().position(|known| *known == redirect);
+        let at = known.unwrap_or_else(|| {
+            self.moved_pages.push(redirect);
+            self.moved_pages.len() - 1
+        });
+        let upstream = of_upstreams(chain);
+        Ok(Some(format!("error-page {} to=\"{}\" status=own{upstream}", codes.join(" "), moved_name(at))))
+    }
+
+    /// Writes the routes of such redirects of a server.
+    pub(super) fn moved_routes(&mut self, site: &mut Lines) {
+        for (at, redirect) in std::mem::take(&mut self.moved_pages).into_iter().enumerate() {
+            let mut lines = Lines::default();
+            lines.setting(redirect);
+            site.block(&[], format!("route \"{}\"", moved_name(at)), lines);
+        }
     }
 
     /// The directive that handles a named location, as in [`page_root`](Self::page_root).
@@ -246,6 +279,28 @@ impl<'d> Import<'d> {
             (None, "") => Ok("html"),
             (None, root) => Ok(root),
         }
+    }
+}
+
+/// The name of a route that redirects.
+fn moved_name(at: usize) -> String {
+    format!("@error-page-{}", at + 1)
+}
+
+/// Whether errors of upstreams have these pages too.
+fn of_upstreams(chain: &Chain<'_>) -> &'static str {
+    let families = ["proxy", "fastcgi", "grpc", "uwsgi", "scgi"];
+    match families.iter().any(|family| chain.is_on(&format!("{family}_intercept_errors"))) {
+        true => " upstream=on",
+        false => "",
+    }
+}
+
+fn check_statuses(codes: &[&str]) -> Result<(), String> {
+    let is_error = |code: &&str| code.parse().is_ok_and(|code: u16| (400..=599).contains(&code));
+    match !codes.is_empty() && codes.iter().all(is_error) {
+        true => Ok(()),
+        false => Err("it needs statuses from 400 to 599".to_owned()),
     }
 }
 

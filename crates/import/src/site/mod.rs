@@ -18,9 +18,11 @@ mod compress;
 mod condition_tests;
 mod conditions;
 mod constants;
+mod expires;
 mod fastcgi;
 #[cfg(test)]
 mod fastcgi_tests;
+mod file_tests;
 mod geo;
 mod hidden;
 mod ifs;
@@ -161,6 +163,8 @@ struct Import<'d> {
     buffers_requests: bool,
     /// The path of a request names its upstream.
     is_named_by_path: bool,
+    /// Redirects of the current server in place of errors.
+    moved_pages: Vec<String>,
     /// Whether a folder is served.
     serves_files: bool,
 }

@@ -5,8 +5,9 @@ use crate::nginx::Directive;
 use super::Import;
 use super::addresses::Addresses;
 use super::chain::Chain;
+use super::conditions::is_free;
 use super::location::Path;
-use super::out::{Lines, value};
+use super::out::{Lines, text, value};
 use super::tls;
 
 impl<'d> Import<'d> {
@@ -36,7 +37,10 @@ impl<'d> Import<'d> {
         self.addresses.trust_headers(&trusts);
         let mut taken: Vec<(String, String)> = Vec::new();
         for (at, server) in servers.into_iter().enumerate() {
+            // Groups of its names are variables of its own.
+            let known = self.maps.len();
             self.server(server, at, http, &mut taken, top, sites);
+            self.maps.truncate(known);
         }
     }
 
@@ -151,6 +155,7 @@ impl<'d> Import<'d> {
             self.locations(server.inner(), &levels, &named, lines);
         }
         self.named_locations(&named, &levels, lines);
+        self.moved_routes(lines);
         self.rest(server.inner(), lines);
         if !lines.has("files")
             && !lines.has("proxy")
@@ -190,6 +195,7 @@ impl<'d> Import<'d> {
                 match name {
                     "" | "_" => {}
                     _ if name.starts_with('.') => hosts.extend([name[1..].to_owned(), format!("*{name}")]),
+                    _ if self.named_group(name, lines) => hosts.push(name.to_owned()),
                     // Named groups become variables in nginx.
                     _ if name.starts_with('~') && !name.contains("(?<") && !name.contains("(?P<") => {
                         hosts.push(name.to_owned());
@@ -214,6 +220,30 @@ impl<'d> Import<'d> {
             is_new
         });
         hosts
+    }
+
+    /// A name whose expression has one group, with a name: the group is a variable.
+    fn named_group(&mut self, name: &str, lines: &mut Lines) -> bool {
+        let Some(pattern) = name.strip_prefix('~') else { return false };
+        let Some((_, rest)) = pattern.split_once("(?P<").or_else(|| pattern.split_once("(?<")) else {
+            return false;
+        };
+        let Some((group, _)) = rest.split_once('>') else { return false };
+        let is_only = regex::Regex::new(pattern).is_ok_and(|regex| regex.captures_len() == 2);
+        // Texts of expressions are bytes.
+        let is_plain = !pattern.contains(['\'', '$']) || pattern.ends_with('$') && !pattern.contains('\'');
+        if !is_only
+            || !is_plain
+            || pattern.contains("\\p")
+            || !is_free(group)
+            || self.maps.iter().any(|it| it == group)
+        {
+            return false;
+        }
+        let expression = text(&format!("host.extract(r'(?i){pattern}')"));
+        lines.setting(format!("set {} expr={expression}", value(group)));
+        self.maps.push(group.to_owned());
+        true
     }
 
     /// The addresses of a server: at the top of the file if all servers have the same, otherwise in its site.

@@ -2,9 +2,9 @@
 
 use crate::nginx::Directive;
 
-use super::chain::Chain;
+use super::chain::{Chain, has_below};
 use super::out::{Lines, line, value};
-use super::{Import, values};
+use super::{Import, expires, values};
 
 /// The largest head that is possible here.
 const HEAD_BYTES_MAX: u64 = 48 << 10;
@@ -37,6 +37,9 @@ impl<'d> Import<'d> {
         chain: &Chain<'d>,
         lines: &mut Lines,
     ) {
+        if directive.name == "expires" && directive.texts().iter().any(|text| text.contains('$')) {
+            return self.expires_of_variable(directive, chain, lines);
+        }
         match plain(directive, level, chain) {
             None => {}
             Some(Ok(text)) => {
@@ -135,7 +138,7 @@ fn plain(
             Ok(count) => format!("ranges {count}"),
             Err(_) => return Some(Err("its value is not understood")),
         },
-        "expires" => return Some(expires(directive)),
+        "expires" => return Some(expires::setting(directive)),
         "limit_rate" | "limit_rate_after" if word.contains('$') => {
             return Some(Err("variables are not supported in it"));
         }
@@ -144,7 +147,10 @@ fn plain(
             Some(size) => format!("{} {}", directive.name.replace('_', "-"), value(&size)),
             None => return Some(Err("its value is not understood")),
         },
+        // Text files have it anyway.
+        "charset" if word.eq_ignore_ascii_case("utf-8") && !passes(chain) => String::new(),
         "satisfy" => line("satisfy", word),
+        "underscores_in_headers" if word == "on" => "underscore-headers on".to_owned(),
         "sub_filter_once" => String::new(),
         "sub_filter_types" => {
             // Pages always are.
@@ -173,6 +179,13 @@ fn plain(
     }))
 }
 
+/// Whether requests of this block, or of one inside it, go to another server.
+fn passes(chain: &Chain<'_>) -> bool {
+    const PASSES: [&str; 6] =
+        ["proxy_pass", "fastcgi_pass", "grpc_pass", "uwsgi_pass", "scgi_pass", "memcached_pass"];
+    chain.own().iter().any(|it| PASSES.contains(&it.name.as_str())) || has_below(chain.own(), &PASSES)
+}
+
 /// The setting for `autoindex` in its format. Pages have a form of their own, and JSONP is no format of ours.
 fn listing(chain: &Chain<'_>) -> String {
     match chain.word("autoindex_format") {
@@ -180,22 +193,6 @@ fn listing(chain: &Chain<'_>) -> String {
         "xml" => "listing xml".to_owned(),
         _ => "listing on".to_owned(),
     }
-}
-
-/// `expires` with one time.
-fn expires(directive: &Directive) -> Result<String, &'static str> {
-    let time = match directive.texts()[..] {
-        ["off"] => "off".to_owned(),
-        ["max"] => "3650d".to_owned(),
-        ["epoch"] => "never".to_owned(),
-        [time] if time.starts_with('-') => "never".to_owned(),
-        [time] => match values::time(time.trim_start_matches('+')) {
-            Some(time) => time,
-            None => return Err("its value is not understood"),
-        },
-        _ => return Err("only a time is supported"),
-    };
-    Ok(format!("expires {}", value(&time)))
 }
 
 /// A setting of the process; `Some(None)` if its value cannot be converted.
@@ -208,6 +205,8 @@ fn of_process(directive: &Directive) -> Option<Option<String>> {
         "worker_processes" => word.parse().ok().map(|count: u32| format!("workers {count}")),
         "worker_shutdown_timeout" => timed("drain-time"),
         "keepalive_timeout" => timed("idle-time"),
+        "max_headers" => word.parse().ok().map(|count: u16| format!("headers {count}")),
+
         "keepalive_requests" => {
             word.parse().ok().map(|count: u32| format!("requests-per-connection {count}"))
         }

@@ -224,6 +224,7 @@ const KNOWN: &[&str] = &[
     "log_",
     "lua_",
     "map",
+    "max_headers",
     "max_ranges",
     "min_delete_depth",
     "modern_browser",

@@ -71,6 +71,11 @@ fn directives_have_their_words() {
             "limit-rate off | limit-rate-after \"0\" | files \"/r\"",
         ),
         ("root /r; expires 1h;", "expires \"1h\" | files \"/r\""),
+        ("root /r; charset utf-8;", "files \"/r\""),
+        ("root /r; expires max;", "expires max | files \"/r\""),
+        ("root /r; expires modified +1h;", "expires \"1h\" from=modified | files \"/r\""),
+        ("root /r; expires @15h30m;", "expires \"@15h30m\" | files \"/r\""),
+        ("root /r; expires $arg_e;", "expires \"$arg_e\" | files \"/r\""),
         (
             "root /r; deny 10.0.0.1; allow unix:; deny all;",
             "deny \"10.0.0.1\" | allow unix | deny all | files \"/r\"",
@@ -392,7 +397,9 @@ fn unconverted_directives_close_their_location() {
         (0, "location / { root /r; if ($host ~ ^www\\.$) { return 301 http://x/; } }"),
         (1, "location / { root /r; rewrite (?=a) /b; }"),
         (1, "location / { root /r; auth_request /none; }"),
-        (1, "location / { root /r; try_files /a $uri =404; }"),
+        (0, "location / { root /r; try_files /a $uri =404; }"),
+        (1, "location / { root /r; try_files /a$unknown $uri =404; }"),
+        (1, "location / { root /r; try_files /a @none; }"),
         (1, "location / { root /r; try_files $uri /index.php?$args; } location ~ x { return 404; }"),
         (2, "location / { root /r; try_files $uri /a/x; } location ~ ^/a { memcached_pass a:1; }"),
         (1, "location / { root /r; auth_basic a; auth_basic_user_file $arg_f; }"),
@@ -530,4 +537,21 @@ fn texts_are_replaced_as_nginx_does() {
     );
     let variable = of_server("root /r; sub_filter $host b; location / { }");
     assert!(variable.contains("// not converted: sub_filter $host b;"), "{variable}");
+}
+
+#[test]
+fn a_named_group_of_a_server_name_is_a_variable() {
+    let text = imported(
+        "http { server { server_name ~^(?<sub>.+)\\.a\\.test$; return 301 http://b.test/$sub; } \
+         server { server_name c.test; return 301 http://b.test/$sub; } }",
+    )
+    .text;
+    for expected in [
+        "site \"~^(?<sub>.+)\\\\.a\\\\.test$\"",
+        "    set sub expr=\"host.extract(r'(?i)^(?<sub>.+)\\\\.a\\\\.test$')\"\n",
+        "redirect \"http://b.test/$sub\" status=301",
+        "the variable $sub is not supported",
+    ] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
 }

@@ -66,11 +66,13 @@ pub(super) fn rate(text: &str) -> Option<String> {
 }
 
 /// Variables with the same name in both.
-const VARIABLES: [&str; 40] = [
+const VARIABLES: [&str; 42] = [
     "scheme",
     "host",
     "http_host",
     "request_method",
+    "request_port",
+    "is_request_port",
     "uri",
     "document_uri",
     "args",
@@ -169,8 +171,10 @@ pub(super) fn key(text: &str, maps: &[String]) -> Option<String> {
     match text {
         "$binary_remote_addr" | "$remote_addr" => Some("client".to_owned()),
         "$server_name" => Some("everyone".to_owned()),
-        text if text.contains('$') && unknown_variable(text, maps).is_none() => Some(text.to_owned()),
-        _ => None,
+        _ => {
+            let text = text.replace("$binary_remote_addr", "$remote_addr");
+            (text.contains('$') && unknown_variable(&text, maps).is_none()).then_some(text)
+        }
     }
 }
 

@@ -3,9 +3,11 @@
 use flatout_observe::observed::RequestLogs;
 use regex::bytes::Regex;
 
+use super::super::expires::CompiledExpires;
 use super::super::facts::Uses;
 use super::super::fault::{Fault, Place};
 use super::super::fields::FieldRules;
+use super::super::late::FieldValue;
 use super::super::maps::TableCounts;
 use super::super::plan::{Condition, Rules, Template, Variable, WhenBlock};
 use super::super::render::{Text, View};
@@ -35,6 +37,7 @@ pub(crate) struct ResponseBlock {
     pub(crate) is_late: bool,
     pub(crate) conditions: Vec<Condition>,
     pub(crate) fields: FieldRules,
+    pub(crate) expires: Option<CompiledExpires>,
     pub(crate) is_unlogged: bool,
 }
 
@@ -85,7 +88,7 @@ impl Block {
         if uses.has(Uses::RESPONSE) && is_of_request {
             let source = block.conditions.last().map(Condition::source).unwrap_or_default();
             return Err(place.fault(format!(
-                "the condition `{source}` depends on the response, so only response-header and log-requests are possible under it"
+                "the condition `{source}` depends on the response, so only response-header, expires and log-requests are possible under it"
             )));
         }
         Ok(block)
@@ -119,8 +122,44 @@ impl ResponseBlock {
             is_late: Uses::of_all(&conditions, parts.tables).has(Uses::RESPONSE),
             conditions,
             fields: FieldRules::of_responses(&block.rules.response_fields, expression, counts, place)?,
+            expires: expires(&block.rules, expression, counts, place)?,
         })
     }
+
+    /// Whether it changes anything of a response.
+    pub(crate) fn has_rules(&self) -> bool {
+        !self.fields.is_empty() || self.expires.is_some() || self.is_unlogged
+    }
+
+    /// The values of its field rules, and after them that of `expires`.
+    pub(crate) fn rendered(&self, view: &View<'_>) -> Vec<FieldValue> {
+        with_expires(&self.fields, self.expires.as_ref(), view)
+    }
+}
+
+/// How long clients may use the responses of these rules.
+///
+/// # Errors
+/// An unknown group, map or variable.
+pub(super) fn expires(
+    rules: &Rules,
+    expression: Option<&Regex>,
+    counts: TableCounts,
+    place: Place,
+) -> Result<Option<CompiledExpires>, Fault> {
+    let text = |template: &Template| Text::of_response(template, expression, counts, place);
+    rules.expires.as_ref().map(|expires| CompiledExpires::new(expires, text)).transpose()
+}
+
+/// The values of field rules, and after them that of `expires`.
+pub(super) fn with_expires(
+    fields: &FieldRules,
+    expires: Option<&CompiledExpires>,
+    view: &View<'_>,
+) -> Vec<FieldValue> {
+    let mut values = fields.rendered(view);
+    values.extend(expires.and_then(CompiledExpires::text).map(|text| FieldValue::of(text, view)));
+    values
 }
 
 /// Whether all conditions are true.

@@ -7,22 +7,23 @@ use flatout_wire::field::{is_field_value, is_token};
 use regex::bytes::Regex;
 
 use super::super::cors::CompiledCors;
+use super::super::expires::CompiledExpires;
 use super::super::facts::Uses;
 use super::super::fault::{Fault, Place};
 use super::super::fields::FieldRules;
+use super::super::late::FieldValue;
 use super::super::maps::{TableCounts, Tables};
 use super::super::pages::ErrorPages;
 use super::super::plan::{
-    self, Action, Condition, Expires, Hsts, PathPolicy, Piece, RouteEntry, Rules, SendfileFolder, Template,
-    Variable,
+    self, Action, Condition, Hsts, PathPolicy, Piece, RouteEntry, Rules, SendfileFolder, Template, Variable,
 };
-use super::super::render::Text;
+use super::super::render::{Text, View};
 use super::super::replace::Replacements;
 use super::super::reroute::CompiledReroute;
 use super::super::rewrite::Rewrites;
 use super::super::upstream_fields::UpstreamFields;
 use super::Parts;
-use super::blocks::{ResponseBlock, resolved_for_requests};
+use super::blocks::{ResponseBlock, expires, resolved_for_requests, with_expires};
 use super::guards::{Guards, status_of, within};
 use flatout_compress as compress;
 use flatout_gateway as gateway;
@@ -89,7 +90,7 @@ pub(crate) struct ResponseRules {
     pub(crate) upstream: UpstreamFields,
     /// The folders from which upstreams may have files sent.
     pub(crate) sendfile: Vec<SendfileFolder>,
-    pub(crate) expires: Option<Expires>,
+    pub(crate) expires: Option<CompiledExpires>,
     /// Bytes per second, 0 for any rate, and the bytes at the start that do not count.
     pub(crate) rate: (u64, u64),
     pub(crate) logs: RequestLogs,
@@ -335,6 +336,16 @@ impl ResponseRules {
             && self.cors.is_none()
     }
 
+    /// Whether the values of fields are the same for all requests.
+    pub(crate) fn has_constant_values(&self) -> bool {
+        self.fields.is_constant() && self.expires.as_ref().is_none_or(|expires| expires.text().is_none())
+    }
+
+    /// The values of the field rules, and after them that of `expires`.
+    pub(crate) fn rendered(&self, view: &View<'_>) -> Vec<FieldValue> {
+        with_expires(&self.fields, self.expires.as_ref(), view)
+    }
+
     /// Whether a field has what is known of the attempts at an upstream's servers.
     pub(crate) fn uses_attempts(&self) -> bool {
         self.fields.uses_attempts() || self.blocks.iter().any(|block| block.fields.uses_attempts())
@@ -342,10 +353,16 @@ impl ResponseRules {
 
     /// Whether a text or a condition uses captures of the route.
     fn uses_captures(&self, tables: &Tables) -> bool {
+        let of_expires = |expires: Option<&CompiledExpires>| {
+            expires.and_then(CompiledExpires::text).is_some_and(Text::uses_captures)
+        };
         let of_block = |block: &ResponseBlock| {
-            block.fields.uses_captures() || Uses::of_all(&block.conditions, tables).has(Uses::CAPTURES)
+            block.fields.uses_captures()
+                || of_expires(block.expires.as_ref())
+                || Uses::of_all(&block.conditions, tables).has(Uses::CAPTURES)
         };
         self.fields.uses_captures()
+            || of_expires(self.expires.as_ref())
             || self.upstream.uses_captures()
             || self.replacements.as_ref().is_some_and(Replacements::uses_captures)
             || self.pages.uses_captures()
@@ -392,7 +409,7 @@ impl ResponseRules {
                 place,
             )?,
             sendfile: rules.sendfile.clone(),
-            expires: rules.expires,
+            expires: expires(rules, expression, TableCounts::of(plan), place)?,
             rate: (rules.limit_rate_bytes_per_s, rules.limit_rate_after_bytes),
             cors: rules.cors.as_ref().map(|cors| CompiledCors::new(cors, place)).transpose()?,
             compress: rules.compress.clone().map(compress::Rules::new),

@@ -6,6 +6,7 @@
 
 mod condition;
 mod cookies;
+mod expires;
 mod map;
 mod net;
 mod rules;
@@ -19,13 +20,14 @@ use flatout_push as push;
 
 pub use condition::{Condition, Expression, ExpressionFault, FACTS, TABLES, Vocabulary, WhenBlock};
 pub use cookies::{CookieFlag, CookieRule, LocationRule, Matcher, SameSite};
+pub use expires::{Expires, ExpiresFrom, VALIDITY_S_MAX, Validity};
 pub use map::{CrawlerAddresses, Map, MapFile, MapKey, MapKind, SetValue, SetVariable};
 pub(crate) use net::number;
 pub use net::{BadNet, Net, Peers};
 pub use rules::{
-    Access, BasicAuth, BodyLimit, Cached, Concurrency, Cors, ErrorPage, Expires, FieldChange, FieldRule,
-    ForwardAuth, Hsts, Limited, Maintenance, Origins, Page, PageSource, REPLACED_TYPE, Rate, RateUse,
-    Replacement, Rules, SendfileFolder, User, Verdict, When,
+    Access, BasicAuth, BodyLimit, Cached, Concurrency, Cors, ErrorPage, FieldChange, FieldRule, ForwardAuth,
+    Hsts, Limited, Maintenance, Origins, Page, PageSource, REPLACED_TYPE, Rate, RateUse, Replacement, Rules,
+    SendfileFolder, User, Verdict, When,
 };
 pub use template::{
     BadTemplate, OfAnnounced, OfCertificate, OfUpstream, Piece, Template, VARIABLES, Variable,

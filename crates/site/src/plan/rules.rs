@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Reroute;
 use super::condition::WhenBlock;
 use super::cookies::{CookieRule, LocationRule};
+use super::expires::Expires;
 use super::net::Peers;
 use super::template::Template;
 use flatout_compress::Compress;
@@ -89,15 +90,6 @@ pub struct SendfileFolder {
     pub folder: String,
     /// The path of its files here.
     pub path: String,
-}
-
-/// How long clients may use a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expires {
-    /// For this time.
-    After(Duration),
-    /// Not without asking again: `Expires` is in 1970, and `Cache-Control` is `no-cache`.
-    Never,
 }
 
 /// How the responses of a route are cached.

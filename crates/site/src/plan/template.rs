@@ -26,6 +26,10 @@ pub enum Variable {
     Host,
     /// `Host` as it was sent, with its port.
     Authority,
+    /// The port in `Host`, as the client sent it.
+    AuthorityPort,
+    /// `:` if there is such a port, else nothing.
+    AuthorityColon,
     /// The method's name.
     Method,
     /// The path in its normal form, after rewrites so far.
@@ -235,10 +239,12 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 51] = [
+pub const VARIABLES: [(&str, Variable); 53] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
+    ("request_port", Variable::AuthorityPort),
+    ("is_request_port", Variable::AuthorityColon),
     ("request_method", Variable::Method),
     ("uri", Variable::Path),
     ("document_uri", Variable::Path),

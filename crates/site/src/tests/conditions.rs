@@ -1,9 +1,9 @@
 //! Rules and routes under conditions, and variables.
 
 use super::super::plan::{
-    Access, Cached, Concurrency, ErrorPage, FieldChange, FieldRule, Limited, Map, MapKey, Page, PageSource,
-    Peers, Rate, RateUse, Reroute, Rewrite, RewriteFrom, RouteEntry, Rules, SetValue, SetVariable, Then,
-    Verdict, When, WhenBlock,
+    Access, Cached, Concurrency, ErrorPage, Expires, ExpiresFrom, FieldChange, FieldRule, Limited, Map,
+    MapKey, Page, PageSource, Peers, Rate, RateUse, Reroute, Rewrite, RewriteFrom, RouteEntry, Rules,
+    SetValue, SetVariable, Then, Validity, Verdict, When, WhenBlock,
 };
 use super::*;
 
@@ -424,9 +424,30 @@ fn the_name_of_an_upstream_may_have_variables() {
 #[test]
 fn expiry_and_fields_of_upstreams_are_changed() {
     let mut route = to_upstream("/");
-    route.rules.expires = Some(super::super::plan::Expires::After(std::time::Duration::from_secs(60)));
+    route.rules.expires = Some(Expires::Fixed(Validity::Seconds(60, ExpiresFrom::Now)));
     let client = TestClient::new(&plan_of(vec![route]));
     let fields = client.get("/").fields;
     assert!(fields.contains("Cache-Control: max-age=60\r\nExpires: "), "{fields}");
     assert!(!client.ask("GET", "/", "X-Status: 404\r\n").fields.contains("Expires"));
+}
+
+#[test]
+fn expiry_may_be_a_text_with_variables() {
+    let mut route = to_upstream("/");
+    let text = Template::parse("$arg_e", |_| None).unwrap();
+    route.rules.expires = Some(Expires::Text(text, ExpiresFrom::Now));
+    let client = TestClient::new(&plan_of(vec![route]));
+    for (text, expected) in [
+        ("60", Some("Cache-Control: max-age=60\r\nExpires: ")),
+        ("never", Some("Cache-Control: no-cache\r\nExpires: Thu, 01 Jan 1970")),
+        ("off", None),
+        ("bad", None),
+        ("", None),
+    ] {
+        let fields = client.get(&format!("/?e={text}")).fields;
+        match expected {
+            Some(expected) => assert!(fields.contains(expected), "{text}: {fields}"),
+            None => assert!(!fields.contains("Expires"), "{text}: {fields}"),
+        }
+    }
 }

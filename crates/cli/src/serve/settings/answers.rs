@@ -3,11 +3,11 @@
 use flatout_observe::observed::RequestLogs;
 use flatout_proxy::PARAM;
 use flatout_site::plan::{
-    ErrorPage, Expires, FieldChange, FieldRule, Maintenance, Page, PageSource, PathPolicy, REPLACED_TYPE,
-    Replacement, Reroute, Rewrite, RewriteFrom, Then, When,
+    ErrorPage, Expires, ExpiresFrom, FieldChange, FieldRule, Maintenance, Page, PageSource, PathPolicy,
+    REPLACED_TYPE, Replacement, Reroute, Rewrite, RewriteFrom, Then, Validity, When,
 };
 
-use crate::serve::options::ServeOptions;
+use crate::serve::options::{Level, ServeOptions};
 use crate::serve::parse;
 use crate::serve::setting::{KEY, Key, ROUTES, ServeSetting};
 use crate::serve::values::{Refused, Values};
@@ -214,15 +214,27 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
     ServeSetting {
         name: "expires",
         value: "TIME",
+        keys: &[Key {
+            name: "from",
+            value: "now|modified",
+            default: "now",
+            help: "count the time from the request, or from Last-Modified of the response",
+        }],
         default: "off",
-        help: "set Expires and the max-age of Cache-Control of successful responses, as for response-header when=success; never: they \
-               are not to be used again without asking; or off",
+        help: "set Expires and the max-age of Cache-Control of successful responses, as for response-header when=success: a time such as \
+               30d or 1h30m, a time of the day such as @15h30m (UTC), max (ten years), never (not to be used again without asking), a text with \
+               variables that is one of these, or off",
         set: |options, given| {
-            options.rules.expires = match given.text() {
-                "off" => None,
-                "never" => Some(Expires::Never),
-                text => Some(Expires::After(value::time(text)?)),
+            let from =
+                if given.key("from") == Some("modified") { ExpiresFrom::Modified } else { ExpiresFrom::Now };
+            let expires = match given.text() {
+                text if text.contains('$') => Some(Expires::Text(options.template(text)?, from)),
+                text => Validity::parse(text, from)?.map(Expires::Fixed),
             };
+            if expires.is_none() && options.level == Level::When {
+                return Err("off has no effect in a when; give the setting that it is to switch off the opposite condition".into());
+            }
+            options.rules.expires = expires;
             Ok(())
         },
         ..ROUTES
