@@ -36,6 +36,18 @@ fn conditions_variables_and_tables() {
             "root /r; location / { error_page 403 https://b.test$uri; }",
             "route \"@error-page-1\" { | redirect \"https://b.test$uri\" status=302 | }",
         ),
+        (
+            "root /r; location /a { rewrite ^ https://a.test/?c=d permanent; }",
+            "when \"query != ''\" { | redirect \"https://a.test/?c=d&$args\" status=301 | } | redirect \"https://a.test/?c=d\" status=301",
+        ),
+        (
+            "location /a { rewrite ^(.*) $1?c=d; return 200 $args; }",
+            "rewrite \"^(.*)\" \"$1?c=d\" then=stop | respond 200 \"$args\"",
+        ),
+        (
+            "root /r; location /a { rewrite ^/a(.*) /b$1; break; }",
+            "rewrite \"^/a(.*)\" \"/b$1\" then=stop | files \"/r\"",
+        ),
         ("root /r; set $backend \"a-$host\"; add_header X $backend;", "set backend \"a-$host\""),
         (
             "root /r; error_page 404 = /e; location = /e { internal; return 204; }",

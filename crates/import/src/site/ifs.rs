@@ -109,6 +109,7 @@ impl<'d> Import<'d> {
         let to = absolute(&to, chain);
         let to = match to.strip_suffix('?') {
             Some(to) => to.to_owned(),
+            None if to.contains('?') => format!("{to}&$args"),
             None => format!("{to}$is_args$args"),
         };
         let status = if flag == "permanent" { 301 } else { 302 };

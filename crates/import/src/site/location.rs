@@ -302,12 +302,12 @@ impl<'d> Import<'d> {
             let inner = chain.within(&[]);
             let around: Vec<&Chain<'d>> = std::iter::once(&inner).chain(levels.iter().copied()).collect();
             self.lists(&around, &mut lines);
-            lines.setting(redirect);
+            redirect.write(&mut lines);
             site.block(&[], head, lines);
         }
         self.set_place(location);
         match (redirects.all, redirects.lost.or_else(|| lost_inside(location, path))) {
-            (Some(redirect), _) => lines.setting(redirect),
+            (Some(redirect), _) => redirect.write(&mut lines),
             (None, Some(why)) => self.close(&why, &mut lines),
             (None, None) => self.action(&chain, Some(path), named, &mut lines),
         }

@@ -11,11 +11,37 @@ use super::{Import, values};
 #[derive(Default)]
 pub(super) struct Redirects {
     /// Routes: their heads and their redirects.
-    pub(super) routes: Vec<(String, String)>,
+    pub(super) routes: Vec<(String, Redirect)>,
     /// The redirect of all requests of the location itself.
-    pub(super) all: Option<String>,
+    pub(super) all: Option<Redirect>,
     /// Why the location must not be served: one cannot be converted.
     pub(super) lost: Option<String>,
+}
+
+/// A redirect.
+pub(super) struct Redirect {
+    to: String,
+    status: u16,
+    /// The query of the request is kept.
+    keeps_query: bool,
+}
+
+impl Redirect {
+    /// Writes it; a query in its URL comes before that of the request.
+    pub(super) fn write(&self, lines: &mut Lines) {
+        let setting = |to: &str| format!("redirect {} status={}", text(to), self.status);
+        let to = &self.to;
+        match (self.keeps_query, to.contains('?')) {
+            (true, true) => {
+                let mut inner = Lines::default();
+                inner.setting(setting(&format!("{to}&$args")));
+                lines.block(&[], "when \"query != ''\"".to_owned(), inner);
+                lines.setting(setting(to));
+            }
+            (true, false) => lines.setting(setting(&format!("{to}$is_args$args"))),
+            (false, _) => lines.setting(setting(to)),
+        }
+    }
 }
 
 /// Where a redirecting `rewrite` of a location belongs.
@@ -187,11 +213,11 @@ impl<'d> Import<'d> {
                 let status = if flag == "permanent" { 301 } else { 302 };
                 let to = absolute(to, chain);
                 // The query is kept unless the new URL ends with a question mark.
-                let to = match to.strip_suffix('?') {
-                    Some(to) => to.to_owned(),
-                    None => format!("{to}$is_args$args"),
+                let (to, keeps_query) = match to.strip_suffix('?') {
+                    Some(to) => (to.to_owned(), false),
+                    None => (to, true),
                 };
-                let redirect = |to: &str| format!("redirect {} status={status}", text(to));
+                let redirect = |to: &str| Redirect { to: to.to_owned(), status, keeps_query };
                 match location.map_or(Confined::Route, |path| confined(path, pattern, &to)) {
                     Confined::Route => {
                         let head = format!("route {} match=regex", text(pattern));
@@ -218,8 +244,15 @@ impl<'d> Import<'d> {
                 continue;
             }
             let is_last = index + 1 == all.len();
+            let mut behind = chain.own().iter().skip_while(|it| !std::ptr::eq(*it, *directive)).skip(1);
+            // What follows the rewrites decides, with the new path.
+            let end = behind.find(|it| ["break", "return"].contains(&it.name.as_str()));
+            if let Some(end) = end.filter(|end| end.name == "break") {
+                self.fates.carried(end);
+            }
             let then = match flag {
                 "break" => "stop",
+                "" if is_last && end.is_some() => "stop",
                 "last" if is_location => "route",
                 "last" => "stop",
                 _ if is_location && is_last => "route",
