@@ -249,15 +249,17 @@ fn damaged_plans_on_the_disk_are_reported_and_replaced() {
     fleet.route("/", &[app.address.port()]);
     for (text, reason) in [
         ("{\"number\": 3, \"pl", "damaged"),
-        (r#"{"number": 3, "plan": {"format": 9}}"#, "has the format 9; this version knows 1"),
+        (r#"{"number": 3, "plan": {"format": 9}}"#, "has the format 9; this version knows 2"),
     ] {
         fleet.state.write("127.0.0.2/plan.json", text);
         let _controller = fleet.controller();
         let plane = fleet.plane("127.0.0.2");
         assert!(plane.has_line(reason), "{:?}", plane.server.said());
         assert_eq!(plane.status("/json"), 200);
-        let kept = std::fs::read_to_string(fleet.path("127.0.0.2/plan.json")).unwrap();
-        assert!(serde_json::from_str::<Value>(&kept).unwrap()["plan"]["format"] == 1, "{kept}");
+        until("the new one is on the disk", || {
+            let kept = std::fs::read_to_string(fleet.path("127.0.0.2/plan.json")).unwrap();
+            serde_json::from_str::<Value>(&kept).is_ok_and(|kept| kept["plan"]["format"] == 2)
+        });
     }
 }
 
@@ -364,6 +366,18 @@ impl FakeController {
         serde_json::from_slice(&bytes).unwrap()
     }
 
+    /// Something was applied; it may be on its way to the disk.
+    fn receive_good(&mut self) {
+        let result = self.receive();
+        assert!(result["refusal"].is_null() && result["notes"].is_null(), "{result}");
+    }
+
+    /// Begins with this term of a leader.
+    fn welcome(&mut self, number: u64) {
+        self.receive();
+        self.send(&json!({"welcome": {"term": {"lease": "a/b 1", "number": number}}}));
+    }
+
     fn send(&mut self, message: &Value) {
         let text = message.to_string();
         self.send_bytes(&[&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat());
@@ -384,7 +398,7 @@ impl Drop for FakeController {
 
 /// A plan with a page.
 fn page(port: u16, body: &str, status: u16) -> Value {
-    json!({"format": 1, "upstreams": [], "sites": [{
+    json!({"format": 2, "upstreams": [], "sites": [{
         "name": "s", "host": "any", "listen": {"address": 0, "port": port, "is_plain": true},
         "routes": [{"name": "r", "path": {"exact": "/"}, "action": {"respond": {
             "status": status, "content_type": "text/plain", "body": [{"text": body}]}}}]}]})
@@ -399,13 +413,13 @@ fn plans_that_are_wrong_leave_the_last_good_one() {
     let hello = controller.receive();
     assert_eq!(
         (&hello["token"], &hello["formats"], &hello["name"]),
-        (&json!(TOKEN), &json!([1]), &json!("127.0.0.2"))
+        (&json!(TOKEN), &json!([2]), &json!("127.0.0.2"))
     );
     // Servers before there is a plan.
     controller.send(&json!({"servers": {"number": 1, "upstreams": {}}}));
     assert_eq!(controller.receive(), json!({"refusal": "there is no plan yet"}));
     controller.send(&json!({"plan": {"number": 1, "plan": page(fleet.port, "first", 200)}}));
-    assert_eq!(controller.receive(), json!({}));
+    controller.receive_good();
     let plane = Plane { fleet: &fleet, address: "127.0.0.2", health, server: started.join().unwrap() };
     let body = || get("127.0.0.2", fleet.port, "/").text();
     assert_eq!(body(), "first");
@@ -413,9 +427,9 @@ fn plans_that_are_wrong_leave_the_last_good_one() {
     let mut two_sites = page(fleet.port, "half", 200);
     two_sites["sites"].as_array_mut().unwrap().push(page(fleet.port, "other", 200)["sites"][0].clone());
     for (plan, reason) in [
-        (json!({"format": 2, "sites": []}), "the plan has the format 2; this version knows 1"),
+        (json!({"format": 1, "sites": []}), "the plan has the format 1; this version knows 2"),
         (json!({}), "without the number of its format"),
-        (json!({"format": 1, "sites": 3, "upstreams": []}), "malformed"),
+        (json!({"format": 2, "sites": 3, "upstreams": []}), "malformed"),
         (page(fleet.port, "odd", 999), "999"),
         (two_sites, "s"),
     ] {
@@ -427,7 +441,7 @@ fn plans_that_are_wrong_leave_the_last_good_one() {
     assert_eq!(plane.metric("flatout_plans_refused_total "), Some(6));
     assert!(plane.has_line("the plan before stays in use"), "{:?}", plane.server.said());
     controller.send(&json!({"servers": {"number": 3, "upstreams": {"none": []}}}));
-    assert_eq!(controller.receive(), json!({"refusal": "the plan has no upstream none"}));
+    assert_eq!(controller.receive()["refusal"], "the plan has no upstream none");
     // A port that is in use: the rest is served.
     let mut plan = page(fleet.port, "second", 200);
     let mut unavailable = page(used.local_addr().unwrap().port(), "no", 200)["sites"][0].clone();
@@ -450,6 +464,85 @@ fn plans_that_are_wrong_leave_the_last_good_one() {
     controller.send(&json!({"unknown": 1}));
     until("that is reported", || plane.has_line("a malformed message"));
     assert_eq!(body(), "second");
+}
+
+#[test]
+fn changes_are_those_of_the_plan_that_a_data_plane_has() {
+    let fleet = Fleet::new();
+    let mut controller = FakeController::start(&fleet);
+    let (command, health) = fleet.plane_command("127.0.0.2", "token", &[fleet.plans]);
+    let started = std::thread::spawn(move || Server::start(command));
+    controller.welcome(1);
+    controller.receive_good();
+    controller.send(&json!({"changes": {"number": 1, "since": 0, "changes": {}}}));
+    assert_eq!(controller.receive()["refusal"], "there is no plan yet");
+    controller.send(&json!({"plan": {"number": 1, "plan": page(fleet.port, "first", 200)}}));
+    controller.receive_good();
+    let plane = Plane { fleet: &fleet, address: "127.0.0.2", health, server: started.join().unwrap() };
+    let body = || get("127.0.0.2", fleet.port, "/").text();
+    let site = page(fleet.port, "second", 200)["sites"][0].clone();
+    let change = |number: u64, since: u64, steps: Value| json!({"changes": {"number": number, "since": since, "changes": {"sites": steps}}});
+    for (message, reason) in [
+        (change(2, 7, json!([{"drop": 1}, {"put": site}])), "changes since plan 7, and this is plan 1"),
+        (change(2, 1, json!([{"keep": 2}])), "changes of another plan"),
+        (change(2, 1, json!([{"keep": 1}, {"put": site}])), "s"),
+    ] {
+        controller.send(&message);
+        let result = controller.receive();
+        assert!(result["refusal"].as_str().is_some_and(|why| why.contains(reason)), "{result} {reason}");
+        assert_eq!(body(), "first");
+    }
+    controller.send(&change(2, 1, json!([{"drop": 1}, {"put": site}])));
+    controller.receive_good();
+    assert_eq!(body(), "second");
+    controller.send(&change(3, 2, json!([])));
+    controller.receive_good();
+    assert_eq!((body().as_str(), plane.metric("flatout_plan_number ")), ("second", Some(3)));
+    until("the plan is on the disk", || {
+        controller.send(&json!("ping"));
+        controller.receive() == json!({})
+    });
+}
+
+#[test]
+fn a_leader_that_was_replaced_gives_no_plans() {
+    let fleet = Fleet::new();
+    let mut controller = FakeController::start(&fleet);
+    let (command, health) = fleet.plane_command("127.0.0.2", "token", &[fleet.plans]);
+    let started = std::thread::spawn(move || Server::start(command));
+    controller.welcome(5);
+    controller.receive_good();
+    controller.send(&json!({"plan": {"number": 1, "plan": page(fleet.port, "of the fifth", 200)}}));
+    controller.receive_good();
+    let mut plane = Plane { fleet: &fleet, address: "127.0.0.2", health, server: started.join().unwrap() };
+    let body = || get("127.0.0.2", fleet.port, "/").text();
+    until("the plan is on the disk", || {
+        controller.send(&json!("ping"));
+        controller.receive() == json!({})
+    });
+    // The one before it was paused, and goes on.
+    let why = "it leads in the term 4, and another controller has led in the term 5";
+    for is_restarted in [false, true] {
+        drop(controller);
+        if is_restarted {
+            let (command, health) = fleet.plane_command("127.0.0.2", "token", &[fleet.plans]);
+            drop(plane);
+            plane = Plane { fleet: &fleet, address: "127.0.0.2", health, server: Server::start(command) };
+        }
+        controller = FakeController::start(&fleet);
+        controller.welcome(4);
+        assert_eq!(controller.receive()["refusal"], why);
+        until("that is reported", || plane.has_line(why));
+        assert_eq!(body(), "of the fifth");
+        assert_eq!(plane.metric("flatout_plan_controller_connected "), Some(0));
+    }
+    drop(controller);
+    let mut controller = FakeController::start(&fleet);
+    controller.welcome(6);
+    controller.receive_good();
+    controller.send(&json!({"plan": {"number": 1, "plan": page(fleet.port, "of the sixth", 200)}}));
+    controller.receive_good();
+    assert_eq!(body(), "of the sixth");
 }
 
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/gateways";

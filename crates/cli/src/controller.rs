@@ -3,13 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint, value_parser};
 use flatout_controller::cluster::{self, Leadership, Leading};
 use flatout_controller::{
-    BasePlan, CONTROLLER_NAME, ControllerCredentials, PlanListener, Settings, StatusUpdate, StatusWriter,
-    Store, folder, log_faults, publish, serve,
+    BasePlan, CONTROLLER_NAME, ControllerCredentials, Leader, PlanListener, Settings, StatusUpdate,
+    StatusWriter, Store, folder, log_faults, publish, serve,
 };
 use flatout_engine::Address;
 use flatout_engine::tls::Identity;
@@ -146,20 +145,20 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let base = base(matches)?;
     let store = Arc::new(Store::default());
     let mut log = log_faults();
-    let Leading { write, leads } = match text("dir") {
+    let Leading { write, leader } = match text("dir") {
         Some(dir) => {
             folder::follow(Path::new(&dir), store.clone()).map_err(Failure::Usage)?;
-            Leading { write: Box::new(log), leads: Arc::new(AtomicBool::new(true)) }
+            Leading { write: Box::new(log), leader: Arc::new(Leader::always()) }
         }
         None => {
             let leadership = leadership(&text("lease").unwrap_or_default(), &settings)?;
-            let Leading { mut write, leads } =
+            let Leading { mut write, leader } =
                 cluster::follow(store.clone(), leadership).map_err(Failure::Usage)?;
             let write: StatusWriter = Box::new(move |statuses: &[StatusUpdate]| {
                 log(statuses);
                 write(statuses);
             });
-            Leading { write, leads }
+            Leading { write, leader }
         }
     };
     let path = |name: &str| PathBuf::from(text(name).unwrap_or_default());
@@ -168,7 +167,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         Some(address) => {
             let identity = Identity { certificate: path("plans-certificate"), key: path("plans-key") };
             let credentials = ControllerCredentials { identity, token: path("token-file") };
-            let listener = PlanListener { address: *address, credentials, leads };
+            let listener = PlanListener { address: *address, credentials, leader };
             publish(store, settings, base, write, VERSION, listener)?
         }
     };

@@ -9,7 +9,6 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use flatout_engine::say;
 use flatout_observe::metrics;
-use flatout_proxy::{Server, Upstream};
+use flatout_proxy::Server;
 use flatout_server::{Checked, Failure, Invalid, Operator, Plan, Source, Started, start};
 use flatout_tls::Awaited;
 
@@ -44,8 +43,6 @@ pub(crate) struct Served {
     latest: Latest,
     folder: PathBuf,
     operator: Operator,
-    /// What is served, apart from servers.
-    shape: u64,
     /// The servers of each upstream.
     servers: ServersByUpstream,
 }
@@ -91,7 +88,7 @@ impl Source for PlanSource {
         plan.site_secure = site_secure.clone();
         // Certificates may come later, and TLS must be ready for them. No client ever gets this one.
         plan.secure.awaited = vec![Awaited { path: self.folder.join("none.pem"), names: Vec::new() }];
-        plan.check().map_err(|invalid| match invalid {
+        plan.check_all_but_sites().map_err(|invalid| match invalid {
             Invalid::Sites(fault) => fault.to_string(),
             Invalid::Value(why) | Invalid::Address(_, why) | Invalid::Admin(why) => why,
             _ => "the plan of the controller is invalid".to_owned(),
@@ -134,7 +131,6 @@ impl Served {
         let started = start(Box::new(source), &foundation.version)?;
         let translation = latest.read();
         let served = Served {
-            shape: shape(&translation),
             servers: servers(&translation),
             folder: folder.clone(),
             operator: started.operator(),
@@ -166,8 +162,8 @@ impl Served {
     /// # Errors
     /// The one before is served on, because the other one is wrong, or the machine refuses.
     pub(crate) fn apply(&mut self, translation: Arc<Translation>) -> Result<(), Failure> {
-        let (shape, servers) = (shape(&translation), servers(&translation));
-        let is_reload = shape != self.shape;
+        let servers = servers(&translation);
+        let is_reload = !self.latest.read().is_alike(&translation);
         if is_reload {
             write_files(&translation.files, &self.folder)
                 .map_err(|error| Failure::Run(format!("certificates: {error}")))?;
@@ -183,7 +179,6 @@ impl Served {
         } else {
             self.latest.replace(translation);
         }
-        self.shape = shape;
         if is_reload {
             self.servers.clear();
         }
@@ -220,15 +215,16 @@ impl Served {
     }
 }
 
-/// Everything that only a reload changes. It takes as long as writing all of it.
-pub(crate) fn shape(translation: &Translation) -> u64 {
-    let Translation { sites, site_listen, site_secure, .. } = translation;
-    let mut hasher = DefaultHasher::new();
-    format!("{:?}", (&sites.sites, &sites.rates, site_listen, site_secure)).hash(&mut hasher);
-    for upstream in &sites.upstreams {
-        format!("{:?}", Upstream { servers: Vec::new(), ..upstream.clone() }).hash(&mut hasher);
+impl Translation {
+    /// Whether it differs in nothing but servers, so that no reload is needed.
+    pub(crate) fn is_alike(&self, other: &Translation) -> bool {
+        self.site_listen == other.site_listen
+            && self.site_secure == other.site_secure
+            && self.sites.rates == other.sites.rates
+            && self.sites.sites == other.sites.sites
+            && self.sites.upstreams.len() == other.sites.upstreams.len()
+            && self.sites.upstreams.iter().zip(&other.sites.upstreams).all(|(one, other)| one.is_alike(other))
     }
-    hasher.finish()
 }
 
 pub(crate) fn servers(translation: &Translation) -> ServersByUpstream {

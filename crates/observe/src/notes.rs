@@ -2,6 +2,7 @@
 //! [`Notes`], under the number that it passes to [`Response::set_note`](flatout_engine::Response::set_note).
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +15,14 @@ pub const NO_SITE: u16 = 0;
 /// The numbers of sites in notes, logs and metrics. A name keeps its number for the lifetime of the process, across
 /// reloads. Clones share the numbers.
 #[derive(Debug, Clone)]
-pub struct Sites(Arc<Mutex<Vec<String>>>);
+pub struct Sites(Arc<Mutex<SiteNames>>);
+
+/// The names of sites in the order of their numbers, and the numbers by name: a reload asks for all of them.
+#[derive(Debug)]
+struct SiteNames {
+    names: Vec<String>,
+    numbers: HashMap<String, usize>,
+}
 
 impl Default for Sites {
     fn default() -> Sites {
@@ -25,25 +33,28 @@ impl Default for Sites {
 impl Sites {
     /// With this name for responses of no site, for a server without other sites.
     pub fn single(name: &str) -> Sites {
-        Sites(Arc::new(Mutex::new(vec![name.to_owned()])))
+        let first = SiteNames { names: vec![name.to_owned()], numbers: HashMap::new() };
+        Sites(Arc::new(Mutex::new(first)))
     }
 
     /// The number of a site.
     pub fn number(&self, name: &str) -> u16 {
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = names.iter().skip(1).position(|known| known == name).map(|at| at + 1);
-        let number = known.unwrap_or_else(|| {
-            if names.len() < SITES_MAX {
-                names.push(name.to_owned());
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = state.numbers.get(name).copied().unwrap_or_else(|| {
+            let number = state.names.len();
+            if number == SITES_MAX {
+                return number - 1;
             }
-            names.len() - 1
+            state.names.push(name.to_owned());
+            state.numbers.insert(name.to_owned(), number);
+            number
         });
         u16::try_from(number).unwrap_or(NO_SITE)
     }
 
     /// The names of all sites, in the order of their numbers.
     pub fn names(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).names.clone()
     }
 }
 

@@ -117,6 +117,11 @@ impl Proxy {
         self.find_upstream(upstream).ok().map(|it| &it.plan)
     }
 
+    /// Upstreams whose changes are kept in a file.
+    pub fn kept_upstreams(&self) -> impl Iterator<Item = &str> {
+        self.upstreams.iter().filter(|it| it.plan.state_file.is_some()).map(|it| it.plan.name.as_str())
+    }
+
     /// Upstreams whose plan has replaced what operators had changed.
     pub fn lost_changes(&self) -> impl Iterator<Item = &str> {
         self.upstreams.iter().filter(|it| it.has_lost_changes).map(|it| it.plan.name.as_str())
@@ -142,8 +147,12 @@ impl Proxy {
         upstream: &LiveUpstream,
         servers: &[Server],
     ) -> Result<ServerChanges, String> {
-        upstream.check_servers(servers)?;
         let former = upstream.servers();
+        // A controller asks after each of its reloads, for all upstreams.
+        if former.len() == servers.len() && former.iter().zip(servers).all(|(known, it)| known.is_as(it)) {
+            return Ok(ServerChanges::default());
+        }
+        upstream.check_servers(servers)?;
         let mut changes = ServerChanges::default();
         let mut current = Vec::with_capacity(servers.len());
         for wanted in servers {
@@ -223,7 +232,7 @@ impl Proxy {
     }
 
     fn find_upstream(&self, name: &str) -> Result<&LiveUpstream, String> {
-        self.upstreams.iter().find(|it| it.plan.name == name).ok_or_else(|| {
+        self.upstream_named(name).ok_or_else(|| {
             let names: Vec<&str> = self.upstreams.iter().map(|it| it.plan.name.as_str()).collect();
             match names.is_empty() {
                 true => format!("there is no upstream `{name}`: no route has one"),
@@ -243,6 +252,15 @@ impl Server {
     pub(crate) fn is_alike(&self, other: &Server) -> bool {
         let of = |it: &Server| (it.backup, it.requests_max);
         (&self.address, &self.tls, of(self)) == (&other.address, &other.tls, of(other))
+    }
+}
+
+impl LiveServer {
+    /// Whether it is this server, with this weight and drained or not.
+    fn is_as(&self, wanted: &Server) -> bool {
+        self.plan.is_alike(wanted)
+            && self.weight() == wanted.weight.max(1)
+            && self.is_drained_by_source() == wanted.drain
     }
 }
 

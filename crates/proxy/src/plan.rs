@@ -14,7 +14,7 @@ pub use health::{Active, HealthCheck, Outliers, Passive};
 pub use source::{ServerSource, SourcePlace};
 
 /// A named group of servers that answer the same requests.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Upstream {
     /// Its name in the site file, in logs and in metrics.
     pub name: String,
@@ -68,6 +68,78 @@ pub struct Upstream {
     pub send_proxy_protocol: Option<ProxyProtocol>,
     /// Where whoever changes its servers keeps the changes.
     pub state_file: Option<PathBuf>,
+}
+
+impl Upstream {
+    /// Whether it differs in nothing but servers.
+    pub fn is_alike(&self, other: &Upstream) -> bool {
+        // A setting that is not named here would be forgotten by a controller's reloads.
+        let Upstream {
+            name,
+            servers: _,
+            sources,
+            protocol,
+            cgi,
+            balance,
+            idle_max,
+            idle_time_max,
+            connections_max,
+            queue_max,
+            queue_time_max,
+            connect_time_max,
+            send_time_max,
+            read_time_max,
+            request_time_max,
+            tunnel_time_max,
+            retries_max,
+            retry_on,
+            retry_time_max,
+            retry_budget,
+            passive,
+            outliers,
+            active,
+            slow_start,
+            send_proxy_protocol,
+            state_file,
+        } = self;
+        (name, sources, protocol, cgi, balance, idle_max, idle_time_max)
+            == (
+                &other.name,
+                &other.sources,
+                &other.protocol,
+                &other.cgi,
+                &other.balance,
+                &other.idle_max,
+                &other.idle_time_max,
+            )
+            && (connections_max, queue_max, queue_time_max, connect_time_max, send_time_max, read_time_max)
+                == (
+                    &other.connections_max,
+                    &other.queue_max,
+                    &other.queue_time_max,
+                    &other.connect_time_max,
+                    &other.send_time_max,
+                    &other.read_time_max,
+                )
+            && (request_time_max, tunnel_time_max, retries_max, retry_on, retry_time_max, retry_budget)
+                == (
+                    &other.request_time_max,
+                    &other.tunnel_time_max,
+                    &other.retries_max,
+                    &other.retry_on,
+                    &other.retry_time_max,
+                    &other.retry_budget,
+                )
+            && (passive, outliers, active, slow_start, send_proxy_protocol, state_file)
+                == (
+                    &other.passive,
+                    &other.outliers,
+                    &other.active,
+                    &other.slow_start,
+                    &other.send_proxy_protocol,
+                    &other.state_file,
+                )
+    }
 }
 
 /// The protocol of servers.

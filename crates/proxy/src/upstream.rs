@@ -37,20 +37,20 @@ impl LiveUpstream {
     /// The TLS settings of a server are invalid.
     #[cfg(test)]
     pub(crate) fn after(plan: plan::Upstream, former: &[LiveUpstream]) -> Result<LiveUpstream, String> {
+        let former = former.iter().find(|former| former.plan.name == plan.name);
         LiveUpstream::open(plan, former, &LookedUp::default())
     }
 
-    /// The same, with what its services have.
+    /// The same after the upstream of this name, with what its services have.
     ///
     /// # Errors
     /// The TLS settings of a server are invalid, or a source has a mistake.
     pub(crate) fn open(
         plan: plan::Upstream,
-        former: &[LiveUpstream],
+        former: Option<&LiveUpstream>,
         looked_up: &LookedUp,
     ) -> Result<LiveUpstream, String> {
         plan.check().map_err(|why| format!("upstream {}: {why}", plan.name))?;
-        let former = former.iter().find(|former| former.plan.name == plan.name);
         let known = former.map(LiveUpstream::servers).unwrap_or_default();
         let speaks_alike = former.is_some_and(|former| former.plan.speaks_alike(&plan));
         let has_changes = former.is_some_and(LiveUpstream::has_changes);

@@ -5,7 +5,7 @@
 //!                                             └── Change ──> applied to a Running server     (reload)
 //! ```
 //!
-//! A [`Checked`] plan is the only input of a start and of a reload, and only [`Plan::check`] makes one. `flatout check`,
+//! A [`Checked`] plan is the only input of a start and of a reload, and only checks make one. `flatout check`,
 //! `explain`, `reload` and `purge` use it too, so they refuse what a start refuses.
 
 use std::sync::Arc;
@@ -162,7 +162,7 @@ impl Plan {
         if secure.profiles.is_empty() {
             return (secure, Selector::default());
         }
-        let profile_of: Vec<usize> = (0..self.sites.sites.len()).map(|site| self.profile_of(site)).collect();
+        let profile_of: Vec<usize> = self.profiles().collect();
         // The plan was checked.
         let Ok(finder) = Finder::new(&self.sites) else { return (secure, Selector::default()) };
         let select = move |listener: u16, name: Option<&str>| {
@@ -172,10 +172,14 @@ impl Plan {
         (secure, Selector::new(select))
     }
 
-    /// The profile for connections to a site: 0, or the place among those of sites that have one.
-    fn profile_of(&self, site: usize) -> usize {
-        let has_own = |at: &usize| self.site_secure.get(*at).is_some_and(Option::is_some);
-        if has_own(&site) { (0..=site).filter(has_own).count() } else { 0 }
+    /// The profile for connections to each site: 0, or the place among those of sites that have one.
+    fn profiles(&self) -> impl Iterator<Item = usize> {
+        let mut count = 0;
+        (0..self.sites.sites.len()).map(move |at| {
+            let has_own = self.site_secure.get(at).is_some_and(Option::is_some);
+            count += usize::from(has_own);
+            if has_own { count } else { 0 }
+        })
     }
 
     /// Whether it uses TLS.
@@ -196,7 +200,18 @@ impl Plan {
     ///
     /// # Errors
     /// The first mistake.
-    pub fn check(mut self) -> Result<Checked, Invalid> {
+    pub fn check(self) -> Result<Checked, Invalid> {
+        let checked = self.check_all_but_sites()?;
+        site::check(&checked.plan.sites).map_err(Invalid::Sites)?;
+        Ok(checked)
+    }
+
+    /// The same without the sites, whose mistakes are found again when they are opened: a controller's plans have thousands of
+    /// routes, and were checked where they were made.
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub fn check_all_but_sites(mut self) -> Result<Checked, Invalid> {
         let listens = addresses::place(&mut self, &Addresses::default())?;
         self.server.check().map_err(Invalid::Value)?;
         self.check_tls()?;
@@ -205,7 +220,6 @@ impl Plan {
         admin.check().map_err(Invalid::Admin)?;
         self.logs.iter().try_for_each(log::Plan::check).map_err(Invalid::Value)?;
         self.check_log_scopes().map_err(Invalid::Value)?;
-        site::check(&self.sites).map_err(Invalid::Sites)?;
         self.check_upstream_states().map_err(Invalid::Value)?;
         let renderer = self.prerender.as_ref().map(|prerender| prerender.renderer.check());
         renderer.transpose().map_err(Invalid::Value)?;
@@ -322,9 +336,9 @@ impl Checked {
     pub(crate) fn set_tls_rules(&mut self, rules: impl Fn(usize) -> Option<u16>) {
         let count = self.plan.site_secure.iter().flatten().count();
         let differ = (1..=count).any(|profile| rules(profile) != rules(0));
-        for at in 0..self.plan.sites.sites.len() {
-            let own = rules(self.plan.profile_of(at)).filter(|_| differ);
-            self.plan.sites.sites[at].tls_rules = own;
+        let profiles: Vec<usize> = self.plan.profiles().collect();
+        for (site, profile) in self.plan.sites.sites.iter_mut().zip(profiles) {
+            site.tls_rules = rules(profile).filter(|_| differ);
         }
     }
 

@@ -88,7 +88,7 @@ pub(crate) fn write(proxy: &Proxy, upstream: &str) -> Result<bool, String> {
 /// Writes the state files of upstreams whose plan may have replaced their changes.
 pub(crate) fn write_after_reload(proxy: &Proxy) {
     let lost: Vec<&str> = proxy.lost_changes().collect();
-    for state in proxy.states() {
+    for state in proxy.kept_upstreams().filter_map(|name| proxy.state(name)) {
         if !state.has_changes && !lost.contains(&state.name.as_str()) {
             continue;
         }

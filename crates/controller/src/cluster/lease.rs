@@ -4,7 +4,6 @@
 //! whatever time is in it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_engine::{Severity, report, say};
@@ -16,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::Leadership;
 use super::watch::chain;
+use crate::leader::{LEAD_TIME_MAX, Leader, LeaderTerm};
 
 /// How often the Lease is renewed or looked at.
 const RENEWAL: Duration = Duration::from_secs(3);
@@ -23,26 +23,27 @@ const RENEWAL: Duration = Duration::from_secs(3);
 /// After this time without a renewal, a holder counts as gone.
 const EXPIRY: Duration = Duration::from_secs(15);
 
-/// After this time without a renewal, the holder itself stops: before others take over.
-const GIVE_UP: Duration = Duration::from_secs(10);
+// The holder itself stops before others take over.
+const _: () = assert!(LEAD_TIME_MAX.as_secs() + RENEWAL.as_secs() < EXPIRY.as_secs());
 
-/// Tries to hold the Lease for as long as the process lives. `leads` is whether it does.
-pub(super) async fn follow(client: Client, leadership: Leadership, leads: Arc<AtomicBool>) {
+/// Tries to hold the Lease for as long as the process lives. `leader` is whether it does.
+pub(super) async fn follow(client: Client, leadership: Leadership, leader: Arc<Leader>) {
     let named = GroupVersionKind::gvk("coordination.k8s.io", "v1", "Lease");
     let resource = ApiResource::from_gvk_with_plural(&named, "leases");
     let api: Api<DynamicObject> = Api::namespaced_with(client, &leadership.namespace, &resource);
-    let mut holder = Holder { seen: None, renewed: None };
+    let mut holder = Holder { seen: None };
+    let mut led = false;
     let mut fault = String::new();
     loop {
+        let asked_at = Instant::now();
         match holder.renew(&api, &leadership, &resource).await {
-            Ok(is_held) => {
+            Ok(Some(term)) => {
                 fault.clear();
-                if leads.swap(is_held, Ordering::Relaxed) != is_held {
-                    say(format_args!(
-                        "this process {}",
-                        if is_held { "writes statuses" } else { "writes no statuses any more" }
-                    ));
-                }
+                leader.renewed(term, asked_at);
+            }
+            Ok(None) => {
+                fault.clear();
+                leader.lost();
             }
             Err(error) => {
                 let text = chain(&error);
@@ -52,12 +53,18 @@ pub(super) async fn follow(client: Client, leadership: Leadership, leads: Arc<At
                         format_args!("the Lease {}/{}: {text}", leadership.namespace, leadership.name),
                     );
                 }
+                // It leads on for a while, if it did.
                 fault = text;
-                if holder.renewed.is_none_or(|at| at.elapsed() > GIVE_UP) {
-                    leads.store(false, Ordering::Relaxed);
-                }
             }
         }
+        let leads = leader.leads();
+        if leads != led {
+            say(format_args!(
+                "this process {}",
+                if leads { "writes statuses" } else { "writes no statuses any more" }
+            ));
+        }
+        led = leads;
         tokio::time::sleep(RENEWAL).await;
     }
 }
@@ -66,23 +73,21 @@ pub(super) async fn follow(client: Client, leadership: Leadership, leads: Arc<At
 struct Holder {
     /// The version of the Lease that was seen last, and when it was seen first.
     seen: Option<(String, Instant)>,
-    /// When this process has renewed it.
-    renewed: Option<Instant>,
 }
 
 impl Holder {
-    /// Renews the Lease, or takes one that has expired. Returns whether this process holds it.
+    /// Renews the Lease, or takes one that has expired. Returns the term of this process, if it holds it.
     async fn renew(
         &mut self,
         api: &Api<DynamicObject>,
         leadership: &Leadership,
         resource: &ApiResource,
-    ) -> Result<bool, kube::Error> {
+    ) -> Result<Option<LeaderTerm>, kube::Error> {
         let now = Instant::now();
         let Some(mut lease) = api.get_opt(&leadership.name).await? else {
             let mut lease = DynamicObject::new(&leadership.name, resource);
             lease.data = spec(&leadership.identity, 0);
-            return self.held(api.create(&PostParams::default(), &lease).await, now);
+            return held(leadership, 0, api.create(&PostParams::default(), &lease).await);
         };
         let spec_of = lease.data.get("spec").cloned().unwrap_or_default();
         let held_by = spec_of.get("holderIdentity").and_then(Value::as_str).unwrap_or_default();
@@ -92,28 +97,29 @@ impl Holder {
         }
         let has_expired = self.seen.as_ref().is_some_and(|(_, since)| now.duration_since(*since) > EXPIRY);
         if held_by != leadership.identity && !held_by.is_empty() && !has_expired {
-            return Ok(false);
+            return Ok(None);
         }
         let transitions = spec_of.get("leaseTransitions").and_then(Value::as_u64).unwrap_or_default();
         let transitions = transitions + u64::from(held_by != leadership.identity);
         lease.data = spec(&leadership.identity, transitions);
-        self.held(api.replace(&leadership.name, &PostParams::default(), &lease).await, now)
+        held(leadership, transitions, api.replace(&leadership.name, &PostParams::default(), &lease).await)
     }
+}
 
-    /// Whether a write has made this process the holder. If another one was faster, it is not.
-    fn held(
-        &mut self,
-        written: Result<DynamicObject, kube::Error>,
-        at: Instant,
-    ) -> Result<bool, kube::Error> {
-        match written {
-            Ok(_) => {
-                self.renewed = Some(at);
-                Ok(true)
-            }
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-            Err(error) => Err(error),
+/// The term, if a write has made this process the holder. If another one was faster, it is not.
+fn held(
+    leadership: &Leadership,
+    number: u64,
+    written: Result<DynamicObject, kube::Error>,
+) -> Result<Option<LeaderTerm>, kube::Error> {
+    match written {
+        Ok(lease) => {
+            let Leadership { namespace, name, .. } = leadership;
+            let id = lease.metadata.uid.unwrap_or_default();
+            Ok(Some(LeaderTerm { lease: format!("{namespace}/{name} {id}"), number }))
         }
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

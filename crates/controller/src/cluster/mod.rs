@@ -12,7 +12,7 @@ mod lease;
 mod status;
 mod watch;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -25,6 +25,7 @@ use tokio::sync::watch as channel;
 
 use crate::condition::StatusUpdate;
 use crate::kinds::ObjectKey;
+use crate::leader::Leader;
 use crate::objects::{KINDS, Kind, Objects};
 use crate::run::StatusWriter;
 use crate::store::Store;
@@ -47,7 +48,7 @@ pub struct Leading {
     /// Writes statuses, as long as this process leads.
     pub write: StatusWriter,
     /// Whether it leads now.
-    pub leads: Arc<AtomicBool>,
+    pub leader: Arc<Leader>,
 }
 
 /// Watches an API server, and returns once all objects are read. The credentials are those of the pod, or of `KUBECONFIG`.
@@ -59,8 +60,8 @@ pub fn follow(store: Arc<Store>, leadership: Leadership) -> Result<Leading, Stri
     let (updates, latest) = channel::channel(Vec::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the client of the API server: {error}"))?;
-    let leads = Arc::new(AtomicBool::new(false));
-    let leader = leads.clone();
+    let leader = Arc::new(Leader::default());
+    let own = leader.clone();
     let run = move || {
         runtime.block_on(async move {
             let client = match connected().await {
@@ -78,8 +79,8 @@ pub fn follow(store: Arc<Store>, leadership: Leadership) -> Result<Leading, Stri
                 };
                 tokio::spawn(watch::follow(client.clone(), kind, store.clone(), is_synced));
             }
-            tokio::spawn(lease::follow(client.clone(), leadership.clone(), leader.clone()));
-            status::follow(client, leadership, leader, latest).await;
+            tokio::spawn(lease::follow(client.clone(), leadership.clone(), own.clone()));
+            status::follow(client, leadership, own, latest).await;
         });
     };
     let spawned = thread::Builder::new().name("flatout-cluster".to_owned()).spawn(run);
@@ -91,7 +92,7 @@ pub fn follow(store: Arc<Store>, leadership: Leadership) -> Result<Leading, Stri
         // If the thread has ended, that was reported.
         let _ = updates.send(statuses.to_vec());
     });
-    Ok(Leading { write, leads })
+    Ok(Leading { write, leader })
 }
 
 /// Objects of a page of a list.

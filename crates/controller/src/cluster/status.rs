@@ -1,8 +1,7 @@
 //! Statuses are written by the leader, and only those that have changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flatout_engine::{Severity, report};
@@ -16,6 +15,7 @@ use super::watch::chain;
 use super::{Leadership, api_at};
 use crate::condition::StatusUpdate;
 use crate::kinds::ObjectKey;
+use crate::leader::Leader;
 
 /// How often what could not be written, or was not this process's to write, is tried again.
 const RETRY_TIME: Duration = Duration::from_secs(2);
@@ -27,12 +27,12 @@ type Written = BTreeMap<(&'static str, ObjectKey), StatusUpdate>;
 pub(super) async fn follow(
     client: Client,
     leadership: Leadership,
-    leads: Arc<AtomicBool>,
+    leader: Arc<Leader>,
     mut latest: Receiver<Vec<StatusUpdate>>,
 ) {
     let mut written = Written::new();
     loop {
-        if leads.load(Ordering::Relaxed) {
+        if leader.leads() {
             let wanted = latest.borrow_and_update().clone();
             write_all(&client, &leadership.controller_name, wanted, &mut written).await;
         } else {
@@ -51,9 +51,9 @@ pub(super) async fn follow(
 
 async fn write_all(client: &Client, controller_name: &str, wanted: Vec<StatusUpdate>, written: &mut Written) {
     // Routes and policies that have left all gateways of this controller lose its entries.
+    let present: BTreeSet<(&str, &ObjectKey)> = wanted.iter().map(|it| (it.kind.name, &it.key)).collect();
     let has_left = |(kind, key): &&(&'static str, ObjectKey)| {
-        (kind.ends_with("Route") || kind.ends_with("Policy"))
-            && !wanted.iter().any(|it| it.kind.name == *kind && it.key == *key)
+        (kind.ends_with("Route") || kind.ends_with("Policy")) && !present.contains(&(*kind, key))
     };
     let left: Vec<(&'static str, ObjectKey)> = written.keys().filter(has_left).cloned().collect();
     for place in left {

@@ -2,38 +2,47 @@
 //!
 //! ```text
 //! Translation ── PlanData::of ──> PlanData ── JSON ──> PlanData ── translation ──> Translation
-//!                (controller)                                       (data plane, with its own addresses and folder)
+//!                (controller)        └─ changes_to ──> PlanChanges ── changed ─┘    (data plane, with its own addresses and folder)
 //! ```
 //!
 //! Its types are not those of the server: they change only with [`FORMAT`]. It has what a translation sets, and nothing else; a setting
-//! that it has no place for is an error of the controller, and never lost.
+//! that it has no place for is an error of the controller, and never lost. Parts that do not change are shared by all its versions.
 
+mod changes;
+mod names;
 mod route;
+mod rules;
+mod site;
+mod steps;
 #[cfg(test)]
 pub(crate) mod tests;
+mod text;
 mod upstream;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flatout_engine::{Address, Listen};
 use flatout_proxy::Server;
 use flatout_server::SiteListen;
-use flatout_site::plan::{self as site_plan, Host, PassthroughShare, Site, TlsPassthrough};
-use flatout_tls::{Identity, Profile};
+use flatout_site::plan::{self as site_plan, Site};
+use flatout_tls::Profile;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use self::route::RouteData;
+pub(crate) use self::changes::PlanChanges;
+use self::names::{Indices, Names};
+use self::site::SiteData;
 pub(crate) use self::upstream::ServerData;
 use self::upstream::{RateData, UpstreamData};
 use crate::translate::{Files, Translation, health_site, number};
 
 /// The version of the format. A data plane refuses any other one, and so does one that finds it on its disk.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// Sites, upstreams and rates of a plan; routes of a site; servers of an upstream.
 const PARTS_MAX: usize = 1_000_000;
@@ -44,18 +53,18 @@ const FILE_NAME_BYTES_MAX: usize = 80;
 /// The servers of upstreams, by name.
 pub(crate) type ServersByUpstream = BTreeMap<String, Vec<Server>>;
 
-/// A plan as data.
+/// A plan as data. A copy shares its parts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanData {
     format: u32,
-    sites: Vec<SiteData>,
-    upstreams: Vec<UpstreamData>,
+    sites: Vec<Arc<SiteData>>,
+    upstreams: Vec<Arc<UpstreamData>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    rates: Vec<RateData>,
+    rates: Vec<Arc<RateData>>,
     /// Certificates and keys, in Base64, by the names of their files.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    files: BTreeMap<String, String>,
+    files: BTreeMap<String, Arc<str>>,
 }
 
 /// What a data plane adds to a plan.
@@ -71,46 +80,6 @@ pub struct DataPlaneSettings {
     pub refused: BTreeSet<SocketAddr>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SiteData {
-    name: String,
-    host: HostData,
-    listen: ListenData,
-    /// The names of its certificates and their keys; none: it has no certificates of its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    certificates: Option<Vec<[String; 2]>>,
-    /// Its connections with TLS are passed on: the upstreams, with their shares.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    passthrough: Option<Vec<ShareData>>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    routes: Vec<RouteData>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum HostData {
-    Exact(String),
-    Below(String),
-    Any,
-}
-
-/// A listener: the index of its address among the controller's, because each data plane has addresses of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ListenData {
-    address: usize,
-    port: u16,
-    is_plain: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ShareData {
-    weight: u32,
-    upstream: Option<usize>,
-}
-
 impl PlanData {
     /// A plan that serves nothing.
     pub(crate) fn empty() -> PlanData {
@@ -118,25 +87,61 @@ impl PlanData {
         PlanData { format: FORMAT, sites, upstreams, rates: Vec::new(), files: BTreeMap::new() }
     }
 
-    /// A translation as data. `addresses` are those that it was made with. It takes as long as comparing all of it twice.
+    /// A translation as data. `addresses` are those that it was made with.
     ///
     /// # Errors
     /// A part has a setting that this format has no place for.
     pub fn of(translation: &Translation, addresses: &[IpAddr]) -> Result<PlanData, String> {
-        let Translation { sites: plan, site_listen, site_secure, files, .. } = translation;
-        let mut sites = Vec::new();
+        PlanData::of_next(translation, addresses, None)
+    }
+
+    /// The same, after `former`: a translation and its data, which was made with the same addresses. What is the same as there is shared.
+    ///
+    /// # Errors
+    /// See [`PlanData::of`].
+    pub(crate) fn of_next(
+        translation: &Translation,
+        addresses: &[IpAddr],
+        former: Option<(&Translation, &PlanData)>,
+    ) -> Result<PlanData, String> {
+        let plan = &translation.sites;
+        let names = Names::of(plan);
+        let indices = Indices::of(
+            plan.upstreams.iter().map(|it| it.name.as_str()),
+            plan.rates.iter().map(|it| it.name.as_str()),
+        )?;
+        let known_sites = KnownSites::of(former.filter(|(it, _)| Names::of(&it.sites).fit(names)));
+        let mut sites = Vec::with_capacity(plan.sites.len());
         for (at, site) in plan.sites.iter().enumerate() {
-            let (listens, secure) = (site_listen.get(at), site_secure.get(at));
-            let listens = listens.map(Vec::as_slice).unwrap_or_default();
-            sites.push(SiteData::of(site, listens, secure.and_then(Option::as_ref), addresses)?);
+            let parts = site_parts(translation, at, site);
+            sites.push(match known_sites.find(parts) {
+                Some(known) => known.clone(),
+                None => Arc::new(SiteData::of(parts, addresses, names, &indices)?),
+            });
+        }
+        let former_upstreams = former.map(|(it, data)| it.sites.upstreams.iter().zip(&data.upstreams));
+        let known_upstreams: HashMap<&str, _> =
+            former_upstreams.into_iter().flatten().map(|(it, data)| (it.name.as_str(), (it, data))).collect();
+        let mut upstreams = Vec::with_capacity(plan.upstreams.len());
+        for upstream in &plan.upstreams {
+            upstreams.push(match known_upstreams.get(upstream.name.as_str()) {
+                Some((known, data)) if *known == upstream => (*data).clone(),
+                _ => Arc::new(UpstreamData::of(upstream)?),
+            });
         }
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let text = |(path, content): (&Path, &[u8])| {
+            let name = name(path);
+            // The name follows from the content.
+            let known = former.and_then(|(_, data)| data.files.get(&name)).cloned();
+            (name, known.unwrap_or_else(|| STANDARD.encode(content).into()))
+        };
         Ok(PlanData {
             format: FORMAT,
             sites,
-            upstreams: plan.upstreams.iter().map(UpstreamData::of).collect::<Result<_, _>>()?,
-            rates: plan.rates.iter().map(RateData::of).collect::<Result<_, _>>()?,
-            files: files.iter().map(|(path, content)| (name(path), STANDARD.encode(content))).collect(),
+            upstreams,
+            rates: plan.rates.iter().map(|it| RateData::of(it).map(Arc::new)).collect::<Result<_, _>>()?,
+            files: translation.files.iter().map(text).collect(),
         })
     }
 
@@ -154,16 +159,16 @@ impl PlanData {
         }
         let plan: PlanData =
             serde_json::from_value(value).map_err(|error| format!("the plan is malformed: {error}"))?;
-        plan.check_indices()?;
+        plan.check()?;
         Ok(plan)
     }
 
-    /// Replaces the servers of some upstreams.
+    /// Changes the servers of some upstreams.
     ///
     /// # Errors
-    /// There is no such upstream; then nothing changes.
+    /// It has no such upstream; then nothing has changed.
     pub(crate) fn set_servers(&mut self, servers: &BTreeMap<String, Vec<ServerData>>) -> Result<(), String> {
-        let known: BTreeMap<&str, usize> =
+        let known: HashMap<&str, usize> =
             self.upstreams.iter().enumerate().map(|(at, it)| (it.name.as_str(), at)).collect();
         let mut changes = Vec::new();
         for (name, list) in servers {
@@ -171,36 +176,25 @@ impl PlanData {
             changes.push((*at, list.clone()));
         }
         for (at, list) in changes {
-            self.upstreams[at].servers = list;
+            self.set_servers_at(at, list);
         }
         Ok(())
     }
 
-    /// Whether all that refers to another part refers to one that is there.
-    fn check_indices(&self) -> Result<(), String> {
-        let too_many = [self.sites.len(), self.upstreams.len(), self.rates.len(), self.files.len()];
-        if let Some(count) = too_many.into_iter().find(|count| *count > PARTS_MAX) {
+    /// Changes the servers of the upstream at this place.
+    pub(crate) fn set_servers_at(&mut self, at: usize, servers: Vec<ServerData>) {
+        if let Some(upstream) = self.upstreams.get_mut(at) {
+            Arc::make_mut(upstream).servers = servers;
+        }
+    }
+
+    /// Checks what [`PlanData::translation`] does not.
+    fn check(&self) -> Result<(), String> {
+        let counts = [self.sites.len(), self.upstreams.len(), self.rates.len(), self.files.len()];
+        if let Some(count) = counts.into_iter().find(|count| *count > PARTS_MAX) {
             return Err(format!("{count} parts of one kind; allowed are {PARTS_MAX}"));
         }
-        let upstream = |at: usize| match at < self.upstreams.len() {
-            true => Ok(()),
-            false => Err(format!("the upstream {at} of {}", self.upstreams.len())),
-        };
-        for site in &self.sites {
-            for at in site.passthrough.iter().flatten().filter_map(|share| share.upstream) {
-                upstream(at)?;
-            }
-            for route in &site.routes {
-                route.upstreams().try_for_each(upstream)?;
-                if let Some(at) = route.rates().find(|at| *at >= self.rates.len()) {
-                    return Err(format!("the rate {at} of {}", self.rates.len()));
-                }
-            }
-        }
-        for name in self.files.keys() {
-            check_file_name(name)?;
-        }
-        Ok(())
+        self.files.keys().try_for_each(|name| check_file_name(name))
     }
 
     /// The translation for a data plane, with `readiness` as the text of its `/readyz`.
@@ -210,9 +204,13 @@ impl PlanData {
     pub fn translation(&self, settings: &DataPlaneSettings, readiness: &str) -> Result<Translation, String> {
         let mut contents = BTreeMap::new();
         for (name, text) in &self.files {
-            let content = STANDARD.decode(text).map_err(|_| format!("the file {name} is not Base64"))?;
+            let content = STANDARD.decode(&**text).map_err(|_| format!("the file {name} is not Base64"))?;
             contents.insert(settings.folder.join(name), content);
         }
+        let indices = Indices::of(
+            self.upstreams.iter().map(|it| it.name.as_str()),
+            self.rates.iter().map(|it| it.name.as_str()),
+        )?;
         let (mut sites, mut site_listen, mut site_secure) = (Vec::new(), Vec::new(), Vec::new());
         for site in &self.sites {
             let address = settings.addresses.get(site.listen.address).ok_or_else(|| {
@@ -223,7 +221,7 @@ impl PlanData {
             if settings.refused.contains(&bind) {
                 continue;
             }
-            sites.push(site.site()?);
+            sites.push(site.site(&indices)?);
             site_secure.push(site.profile(&settings.folder)?);
             let listen = Listen { is_plain: site.listen.is_plain, ..Listen::from(Address::Tcp(bind)) };
             site_listen.push(vec![SiteListen { listen, is_default: false }]);
@@ -238,7 +236,7 @@ impl PlanData {
         let upstreams = self.upstreams.iter().map(|it| it.upstream(&settings.folder));
         let plan = site_plan::Plan {
             upstreams: upstreams.collect::<Result<_, _>>()?,
-            rates: self.rates.iter().map(RateData::rate).collect(),
+            rates: self.rates.iter().map(|it| it.rate()).collect(),
             sites,
             ..site_plan::Plan::default()
         };
@@ -254,79 +252,39 @@ impl PlanData {
     }
 }
 
-impl SiteData {
-    fn of(
-        site: &Site,
-        listens: &[SiteListen],
-        secure: Option<&Profile>,
-        addresses: &[IpAddr],
-    ) -> Result<SiteData, String> {
-        let no_place =
-            || format!("site {}: the format {FORMAT} has no place for all of its settings", site.name);
-        let ([host], [listen]) = (&site.hosts[..], listens) else { return Err(no_place()) };
-        let Address::Tcp(bind) = listen.listen.address else { return Err(no_place()) };
-        let address = addresses.iter().position(|it| *it == bind.ip());
-        let name = |path: &Path| path.file_name().map(|it| it.to_string_lossy().into_owned());
-        let pair = |it: &Identity| Some([name(&it.certificate)?, name(&it.key)?]);
-        let data = SiteData {
-            name: site.name.clone(),
-            host: match host {
-                Host::Exact(name) => HostData::Exact(name.clone()),
-                Host::Below(name) => HostData::Below(name.clone()),
-                Host::Any => HostData::Any,
-                Host::Pattern(_) => return Err(no_place()),
-            },
-            listen: ListenData {
-                address: address.ok_or_else(no_place)?,
-                port: bind.port(),
-                is_plain: listen.listen.is_plain,
-            },
-            certificates: secure.map(|it| it.identities.iter().filter_map(pair).collect()),
-            passthrough: site.tls_passthrough.as_ref().map(|it| {
-                it.shares.iter().map(|it| ShareData { weight: it.weight, upstream: it.upstream }).collect()
-            }),
-            routes: site.routes.iter().map(RouteData::of).collect::<Result<_, _>>()?,
+/// The parts of a translation that make a site.
+type SiteParts<'t> = (&'t Site, &'t [SiteListen], Option<&'t Profile>);
+
+fn site_parts<'t>(translation: &'t Translation, at: usize, site: &'t Site) -> SiteParts<'t> {
+    let listens = translation.site_listen.get(at).map(Vec::as_slice).unwrap_or_default();
+    (site, listens, translation.site_secure.get(at).and_then(Option::as_ref))
+}
+
+/// The sites of a former translation, and their data.
+struct KnownSites<'f>(HashMap<(&'f str, Option<SocketAddr>), (SiteParts<'f>, &'f Arc<SiteData>)>);
+
+impl<'f> KnownSites<'f> {
+    fn of(former: Option<(&'f Translation, &'f PlanData)>) -> KnownSites<'f> {
+        let Some((translation, data)) = former else { return KnownSites(HashMap::new()) };
+        let sites = translation.sites.sites.iter().zip(&data.sites).enumerate();
+        let known = |(at, (site, data)): (usize, (&'f Site, &'f Arc<SiteData>))| {
+            let parts = site_parts(translation, at, site);
+            (KnownSites::key(parts), (parts, data))
         };
-        // What a data plane reads of it is the same, but for the numbers of listeners, which it sets.
-        let folder = secure.and_then(|it| it.identities.first()?.certificate.parent());
-        let bare = Site { listeners: Vec::new(), routes: Vec::new(), ..site.clone() };
-        let is_same = format!("{:?}", data.shell()) == format!("{bare:?}")
-            && data.profile(folder.unwrap_or(Path::new("")))?.as_ref() == secure;
-        if is_same { Ok(data) } else { Err(no_place()) }
+        KnownSites(sites.map(known).collect())
     }
 
-    fn site(&self) -> Result<Site, String> {
-        let routes = self.routes.iter().map(RouteData::route).collect::<Result<_, _>>()?;
-        Ok(Site { routes, ..self.shell() })
+    /// A name is that of one site at an address.
+    fn key((site, listens, _): SiteParts<'_>) -> (&str, Option<SocketAddr>) {
+        let bind = listens.first().and_then(|it| match it.listen.address {
+            Address::Tcp(bind) => Some(bind),
+            Address::Unix(_) => None,
+        });
+        (&site.name, bind)
     }
 
-    /// The site without its routes.
-    fn shell(&self) -> Site {
-        let share = |it: &ShareData| PassthroughShare { weight: it.weight, upstream: it.upstream };
-        Site {
-            name: self.name.clone(),
-            hosts: vec![match &self.host {
-                HostData::Exact(name) => Host::Exact(name.clone()),
-                HostData::Below(name) => Host::Below(name.clone()),
-                HostData::Any => Host::Any,
-            }],
-            tls_passthrough: self
-                .passthrough
-                .as_ref()
-                .map(|shares| TlsPassthrough { shares: shares.iter().map(share).collect() }),
-            ..Site::default()
-        }
-    }
-
-    fn profile(&self, folder: &Path) -> Result<Option<Profile>, String> {
-        let Some(pairs) = &self.certificates else { return Ok(None) };
-        let mut identities = Vec::new();
-        for [certificate, key] in pairs {
-            check_file_name(certificate)?;
-            check_file_name(key)?;
-            identities.push(Identity { certificate: folder.join(certificate), key: folder.join(key) });
-        }
-        Ok(Some(Profile { identities, ..Profile::default() }))
+    fn find(&self, parts: SiteParts<'_>) -> Option<&Arc<SiteData>> {
+        self.0.get(&KnownSites::key(parts)).filter(|(known, _)| *known == parts).map(|(_, data)| *data)
     }
 }
 

@@ -1,15 +1,13 @@
-//! Routes: paths, conditions, rewrites, rules and actions.
-
-use std::time::Duration;
+//! Routes: paths, conditions, rewrites and actions.
 
 use flatout_gateway::{Forward, Host, Mirror};
-use flatout_site::plan::{
-    Access, Action, BasicAuth, Cors, FieldChange, FieldRule, Origins, PathMatch, Peers, Piece, RateUse,
-    Rewrite, RewriteFrom, Route, Rules, Template, Then, User, VARIABLES, Variable, Verdict, When,
-};
+use flatout_site::plan::{Action, PathMatch, Rewrite, RewriteFrom, Route, Then};
 use serde::{Deserialize, Serialize};
 
 use super::FORMAT;
+use super::names::{Indices, Names};
+use super::rules::RulesData;
+use super::text::{PieceData, pieces, template};
 use crate::translate::parsed;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,7 +20,7 @@ pub(super) struct RouteData {
     when: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     rewrites: Vec<RewriteData>,
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(default, skip_serializing_if = "RulesData::is_default")]
     rules: RulesData,
     action: ActionData,
 }
@@ -49,100 +47,12 @@ enum RewriteFromData {
     Regex { pattern: String, ignore_case: bool },
 }
 
-/// A piece of a text; variables have the names of site files.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum PieceData {
-    Text(String),
-    Variable(String),
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RulesData {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    request_fields: Vec<FieldData>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    response_fields: Vec<FieldData>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cors: Option<CorsData>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body_bytes_max: Option<u64>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    access: Vec<AccessData>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    basic_auth: Option<BasicAuthData>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    rates: Vec<RateUseData>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FieldData {
-    name: String,
-    change: ChangeData,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum ChangeData {
-    Set(Vec<PieceData>),
-    Add(Vec<PieceData>),
-    Remove,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CorsData {
-    origins: OriginsData,
-    methods: Vec<String>,
-    headers: Vec<String>,
-    expose: Vec<String>,
-    credentials: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    age_max_s: Option<u64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum OriginsData {
-    Any,
-    Echoed,
-    These(Vec<String>),
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AccessData {
-    is_allowed: bool,
-    /// `all`, `unix`, or a network.
-    peers: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BasicAuthData {
-    realm: String,
-    /// Names and hashes.
-    users: Vec<(String, String)>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RateUseData {
-    rate: usize,
-    burst: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    delay: Option<u32>,
-    status: u16,
-    fields: bool,
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum ActionData {
     Proxy {
-        upstream: usize,
+        /// The name of the upstream.
+        upstream: String,
         /// The value of `Host`; none: the client's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         host: Option<String>,
@@ -160,24 +70,24 @@ enum ActionData {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MirrorData {
-    upstream: usize,
+    upstream: String,
     numerator: u32,
     denominator: u32,
 }
 
 impl RouteData {
-    pub(super) fn of(route: &Route) -> Result<RouteData, String> {
+    pub(super) fn of(route: &Route, names: Names<'_>, indices: &Indices) -> Result<RouteData, String> {
         let no_place =
             || format!("route {}: the format {FORMAT} has no place for all of its settings", route.name);
-        let data = RouteData::simple(route).ok_or_else(no_place)?;
-        if data.route()? == *route { Ok(data) } else { Err(no_place()) }
+        let data = RouteData::simple(route, names).ok_or_else(no_place)?;
+        if data.route(indices)? == *route { Ok(data) } else { Err(no_place()) }
     }
 
     /// The settings that there is a place for; the others are missing. `None` if there is none for a necessary one.
-    fn simple(route: &Route) -> Option<RouteData> {
+    fn simple(route: &Route, names: Names<'_>) -> Option<RouteData> {
         Some(RouteData {
             name: route.name.clone(),
             path: match &route.path {
@@ -194,12 +104,12 @@ impl RouteData {
             },
             when: route.when.iter().map(|it| it.source().to_owned()).collect(),
             rewrites: route.rewrites.iter().map(RewriteData::of).collect::<Option<_>>()?,
-            rules: RulesData::of(&route.rules)?,
-            action: ActionData::of(&route.action)?,
+            rules: RulesData::of(&route.rules, names)?,
+            action: ActionData::of(&route.action, names)?,
         })
     }
 
-    pub(super) fn route(&self) -> Result<Route, String> {
+    pub(super) fn route(&self, indices: &Indices) -> Result<Route, String> {
         let path = match &self.path {
             PathData::Exact(path) => PathMatch::Exact(path.clone()),
             PathData::Prefix { path, segments, before_patterns } => PathMatch::Prefix {
@@ -221,23 +131,9 @@ impl RouteData {
                 .map(RewriteData::rewrite)
                 .collect::<Result<_, _>>()
                 .map_err(in_route)?,
-            rules: self.rules.rules().map_err(in_route)?,
-            ..Route::new(path, self.action.action().map_err(in_route)?)
+            rules: self.rules.rules(indices).map_err(in_route)?,
+            ..Route::new(path, self.action.action(indices).map_err(in_route)?)
         })
-    }
-
-    /// The upstreams that it refers to.
-    pub(super) fn upstreams(&self) -> impl Iterator<Item = usize> {
-        let (first, mirrors) = match &self.action {
-            ActionData::Proxy { upstream, mirrors, .. } => (Some(*upstream), mirrors.as_slice()),
-            _ => (None, Default::default()),
-        };
-        first.into_iter().chain(mirrors.iter().map(|mirror| mirror.upstream))
-    }
-
-    /// The rates that it refers to.
-    pub(super) fn rates(&self) -> impl Iterator<Item = usize> {
-        self.rules.rates.iter().map(|it| it.rate)
     }
 }
 
@@ -263,143 +159,17 @@ impl RewriteData {
     }
 }
 
-impl RulesData {
-    fn of(rules: &Rules) -> Option<RulesData> {
-        Some(RulesData {
-            request_fields: rules.request_fields.iter().map(FieldData::of).collect::<Option<_>>()?,
-            response_fields: rules.response_fields.iter().map(FieldData::of).collect::<Option<_>>()?,
-            cors: rules.cors.as_ref().map(CorsData::of),
-            body_bytes_max: rules.body.bytes_max,
-            access: rules.access.iter().map(AccessData::of).collect(),
-            basic_auth: rules.basic_auth.as_ref().map(|it| BasicAuthData {
-                realm: it.realm.clone(),
-                users: it.users.iter().map(|user| (user.name.clone(), user.hash.clone())).collect(),
-            }),
-            rates: rules.rates.iter().map(RateUseData::of).collect(),
-        })
-    }
-
-    fn rules(&self) -> Result<Rules, String> {
-        let fields = |list: &[FieldData]| list.iter().map(FieldData::rule).collect::<Result<Vec<_>, _>>();
-        let user = |(name, hash): &(String, String)| User { name: name.clone(), hash: hash.clone() };
-        let mut rules = Rules {
-            request_fields: fields(&self.request_fields)?,
-            response_fields: fields(&self.response_fields)?,
-            cors: self.cors.as_ref().map(CorsData::cors),
-            access: self.access.iter().map(AccessData::access).collect::<Result<_, _>>()?,
-            basic_auth: self.basic_auth.as_ref().map(|it| BasicAuth {
-                realm: it.realm.clone(),
-                users: it.users.iter().map(user).collect(),
-                user_file: None,
-            }),
-            rates: self.rates.iter().map(RateUseData::rate_use).collect(),
-            ..Rules::default()
-        };
-        rules.body.bytes_max = self.body_bytes_max;
-        Ok(rules)
-    }
-}
-
-impl FieldData {
-    fn of(rule: &FieldRule) -> Option<FieldData> {
-        let change = match &rule.change {
-            FieldChange::Set(value) => ChangeData::Set(pieces(value)?),
-            FieldChange::Add(value) => ChangeData::Add(pieces(value)?),
-            FieldChange::Remove => ChangeData::Remove,
-            FieldChange::Default(_) => return None,
-        };
-        Some(FieldData { name: rule.name.clone(), change })
-    }
-
-    fn rule(&self) -> Result<FieldRule, String> {
-        let change = match &self.change {
-            ChangeData::Set(value) => FieldChange::Set(template(value)?),
-            ChangeData::Add(value) => FieldChange::Add(template(value)?),
-            ChangeData::Remove => FieldChange::Remove,
-        };
-        Ok(FieldRule { change, name: self.name.clone(), when: When::Always })
-    }
-}
-
-impl CorsData {
-    fn of(cors: &Cors) -> CorsData {
-        CorsData {
-            origins: match &cors.origins {
-                Origins::Any => OriginsData::Any,
-                Origins::Echoed => OriginsData::Echoed,
-                Origins::These(list) => OriginsData::These(list.clone()),
-            },
-            methods: cors.methods.clone(),
-            headers: cors.headers.clone(),
-            expose: cors.expose.clone(),
-            credentials: cors.credentials,
-            age_max_s: cors.age_max.map(|age| age.as_secs()),
-        }
-    }
-
-    fn cors(&self) -> Cors {
-        Cors {
-            origins: match &self.origins {
-                OriginsData::Any => Origins::Any,
-                OriginsData::Echoed => Origins::Echoed,
-                OriginsData::These(list) => Origins::These(list.clone()),
-            },
-            methods: self.methods.clone(),
-            headers: self.headers.clone(),
-            expose: self.expose.clone(),
-            credentials: self.credentials,
-            age_max: self.age_max_s.map(Duration::from_secs),
-        }
-    }
-}
-
-impl AccessData {
-    fn of(access: &Access) -> AccessData {
-        let peers = match access.peers {
-            Peers::All => "all".to_owned(),
-            Peers::Unix => "unix".to_owned(),
-            Peers::Net(net) => net.to_string(),
-        };
-        AccessData { is_allowed: access.verdict == Verdict::Allow, peers }
-    }
-
-    fn access(&self) -> Result<Access, String> {
-        let peers = self.peers.parse().map_err(|bad| format!("`{}`: {bad}", self.peers))?;
-        let verdict = if self.is_allowed { Verdict::Allow } else { Verdict::Deny };
-        Ok(Access { verdict, peers })
-    }
-}
-
-impl RateUseData {
-    fn of(it: &RateUse) -> RateUseData {
-        RateUseData { rate: it.rate, burst: it.burst, delay: it.delay, status: it.status, fields: it.fields }
-    }
-
-    fn rate_use(&self) -> RateUse {
-        let RateUseData { rate, burst, delay, status, fields } = *self;
-        RateUse { rate, burst, delay, status, fields }
-    }
-}
-
 impl ActionData {
-    fn of(action: &Action) -> Option<ActionData> {
+    fn of(action: &Action, names: Names<'_>) -> Option<ActionData> {
         Some(match action {
             Action::Proxy(forward) => ActionData::Proxy {
-                upstream: forward.upstream,
+                upstream: names.upstream(forward.upstream)?.to_owned(),
                 host: match &forward.host {
                     Host::Kept => None,
                     Host::Set(host) => Some(host.clone()),
                     Host::Upstream => return None,
                 },
-                mirrors: forward
-                    .mirrors
-                    .iter()
-                    .map(|it| MirrorData {
-                        upstream: it.upstream,
-                        numerator: it.numerator,
-                        denominator: it.denominator,
-                    })
-                    .collect(),
+                mirrors: forward.mirrors.iter().map(|it| MirrorData::of(it, names)).collect::<Option<_>>()?,
             },
             Action::Redirect { status, to } => ActionData::Redirect { status: *status, to: pieces(to)? },
             Action::Respond { status, content_type, body } => ActionData::Respond {
@@ -411,18 +181,14 @@ impl ActionData {
         })
     }
 
-    fn action(&self) -> Result<Action, String> {
+    fn action(&self, indices: &Indices) -> Result<Action, String> {
         Ok(match self {
             ActionData::Proxy { upstream, host, mirrors } => {
-                let mirror = |it: &MirrorData| Mirror {
-                    upstream: it.upstream,
-                    numerator: it.numerator,
-                    denominator: it.denominator,
-                };
+                let mirrors = mirrors.iter().map(|it| it.mirror(indices)).collect::<Result<_, _>>()?;
                 Action::Proxy(Forward {
                     host: host.clone().map_or(Host::Kept, Host::Set),
-                    mirrors: mirrors.iter().map(mirror).collect(),
-                    ..Forward::to(*upstream)
+                    mirrors,
+                    ..Forward::to(indices.upstream(upstream)?)
                 })
             }
             ActionData::Redirect { status, to } => Action::Redirect { status: *status, to: template(to)? },
@@ -433,38 +199,14 @@ impl ActionData {
     }
 }
 
-/// A template's pieces, if all of its variables have names.
-fn pieces(template: &Template) -> Option<Vec<PieceData>> {
-    let piece = |piece: &Piece| match piece {
-        Piece::Text(text) => Some(PieceData::Text(text.clone())),
-        Piece::Variable(variable) => variable_name(variable).map(PieceData::Variable),
-    };
-    template.0.iter().map(piece).collect()
-}
-
-fn template(pieces: &[PieceData]) -> Result<Template, String> {
-    let piece = |piece: &PieceData| match piece {
-        PieceData::Text(text) => Ok(Piece::Text(text.clone())),
-        PieceData::Variable(name) => match Template::parse(&format!("${{{name}}}"), |_| None) {
-            Ok(Template(mut found)) if found.len() == 1 => Ok(found.remove(0)),
-            _ => Err(format!("unknown variable `{}`", name.escape_debug())),
-        },
-    };
-    pieces.iter().map(piece).collect::<Result<_, _>>().map(Template)
-}
-
-/// The name of a variable in site files.
-fn variable_name(variable: &Variable) -> Option<String> {
-    let fixed = || VARIABLES.iter().find(|(_, it)| it == variable).map(|(name, _)| (*name).to_owned());
-    match variable {
-        Variable::Capture(number) => Some(number.to_string()),
-        Variable::Header(name) => Some(format!("http_{}", name.replace('-', "_"))),
-        Variable::Argument(name) => Some(format!("arg_{name}")),
-        Variable::Cookie(name) => Some(format!("cookie_{name}")),
-        _ => fixed(),
+impl MirrorData {
+    fn of(it: &Mirror, names: Names<'_>) -> Option<MirrorData> {
+        let upstream = names.upstream(it.upstream)?.to_owned();
+        Some(MirrorData { upstream, numerator: it.numerator, denominator: it.denominator })
     }
-}
 
-fn is_default(rules: &RulesData) -> bool {
-    *rules == RulesData::default()
+    fn mirror(&self, indices: &Indices) -> Result<Mirror, String> {
+        let upstream = indices.upstream(&self.upstream)?;
+        Ok(Mirror { upstream, numerator: self.numerator, denominator: self.denominator })
+    }
 }

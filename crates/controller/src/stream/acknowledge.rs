@@ -2,35 +2,59 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use flatout_observe::metrics::{Family, Source};
+use serde::Serialize;
 use serde_json::Value;
 
-use super::Acknowledgement;
+use super::{Acknowledgement, PLAN_BYTES_MAX, frame};
 use crate::condition::StatusUpdate;
-use crate::data::ServerData;
+use crate::data::PlanData;
 
 /// Data planes of one controller; each has a thread here.
 pub(crate) const DATA_PLANES_MAX: usize = 256;
 
-/// The servers of upstreams, by name.
-pub(crate) type ServerLists = BTreeMap<String, Arc<Vec<ServerData>>>;
-
 /// What data planes are to serve.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Published {
     /// Counts plans and changes of servers.
     pub(crate) number: u64,
     /// Its number when anything but servers changed last.
     pub(crate) plan_number: u64,
-    /// The message with the plan of that number.
-    pub(crate) frame: Arc<Vec<u8>>,
-    /// The servers in that message.
-    pub(crate) plan_servers: Arc<ServerLists>,
-    /// The servers now.
-    pub(crate) servers: Arc<ServerLists>,
+    /// The plan now, with the servers of now.
+    pub(crate) plan: Arc<PlanData>,
+    /// The message with the whole plan, once a data plane has needed it.
+    whole: Arc<OnceLock<Result<Vec<u8>, String>>>,
+}
+
+/// [`Message::Plan`](super::Message::Plan), without copying the plan.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum PlanMessage<'p> {
+    Plan { number: u64, plan: &'p PlanData },
+}
+
+impl Published {
+    pub(crate) fn new(number: u64, plan_number: u64, plan: PlanData) -> Published {
+        Published { number, plan_number, plan: Arc::new(plan), whole: Arc::default() }
+    }
+
+    /// The message with the whole plan.
+    ///
+    /// # Errors
+    /// It is too long.
+    pub(crate) fn whole(&self) -> Result<&[u8], String> {
+        let message = || frame(&PlanMessage::Plan { number: self.number, plan: &self.plan }, PLAN_BYTES_MAX);
+        self.whole.get_or_init(message).as_deref().map_err(String::clone)
+    }
+}
+
+impl Default for Published {
+    fn default() -> Published {
+        Published::new(0, 0, PlanData::empty())
+    }
 }
 
 /// What is published, and who has it.
@@ -57,6 +81,8 @@ struct PlaneState {
     name: String,
     /// The plan that it has applied.
     applied: u64,
+    /// It does not have that one on its disk yet.
+    is_writing: bool,
     refusal: Option<String>,
     notes: Vec<String>,
 }
@@ -107,8 +133,13 @@ impl Board {
             return None;
         }
         state.planes_joined += 1;
-        let plane =
-            PlaneState { name: format!("{name} ({at})"), applied: 0, refusal: None, notes: Vec::new() };
+        let plane = PlaneState {
+            name: format!("{name} ({at})"),
+            applied: 0,
+            is_writing: false,
+            refusal: None,
+            notes: Vec::new(),
+        };
         let id = state.planes_joined;
         state.planes.insert(id, plane);
         Some(id)
@@ -124,6 +155,7 @@ impl Board {
         let Some(plane) = state.planes.get_mut(&id) else { return };
         plane.refusal.clone_from(&result.refusal);
         plane.notes.clone_from(&result.notes);
+        plane.is_writing = result.is_writing;
         if result.refusal.is_none() {
             plane.applied = plan_number;
             state.applied = state.applied.max(plan_number);
@@ -148,6 +180,10 @@ impl Board {
         }
         if state.applied < number {
             return Programming::Pending("no data plane is connected".to_owned());
+        }
+        let writing = state.planes.values().filter(|it| it.is_writing).count();
+        if writing > 0 {
+            return Programming::Pending(format!("{writing} of {count} data planes write it to their disks"));
         }
         let notes = |it: &PlaneState| match it.notes.is_empty() {
             true => None,
@@ -225,7 +261,7 @@ mod tests {
     fn a_plan_is_programmed_once_all_connected_data_planes_have_applied_it() {
         let (board, at) = (Board::default(), "192.0.2.1:9".parse().unwrap());
         let publish = |number, plan_number| {
-            board.publish(Published { number, plan_number, ..Published::default() });
+            board.publish(Published::new(number, plan_number, PlanData::empty()));
         };
         let (good, pending) =
             (Acknowledgement::default(), |text: &str| Programming::Pending(text.to_owned()));
@@ -237,6 +273,8 @@ mod tests {
         board.acknowledge(other, 1, &refusal("a mistake"));
         let why = "data plane other (192.0.2.1:9) serves the plan before: a mistake";
         assert_eq!(board.programming(), Programming::Refused(why.to_owned()));
+        board.acknowledge(other, 1, &Acknowledgement { is_writing: true, ..good.clone() });
+        assert_eq!(board.programming(), pending("1 of 2 data planes write it to their disks"));
         board.acknowledge(other, 1, &good);
         assert_eq!(board.programming(), Programming::Done(String::new()));
         // Endpoints change nothing of that, and neither do data planes that leave.

@@ -1,45 +1,34 @@
 //! A data plane: it serves the plans of a controller, and the last one while there is no controller.
 //!
 //! ```text
-//! disk ── the last plan ──┐
-//! controller ── Plan ─────┴──> check ──> Served ──> the server of this process
-//!            ── Servers ─────────────────┘  └─ applied: kept on disk, acknowledged
+//! disk ── the last plan ───────┐
+//! controller ── Plan, Changes ─┴──> check ──> Served ──> the server of this process
+//!            ── Servers ───────────────────────┘  └─ applied: acknowledged, and kept on disk meanwhile
 //! ```
 
-use std::collections::BTreeSet;
-use std::hash::{BuildHasher, RandomState};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use flatout_engine::{Address, Severity, report, say};
-use flatout_observe::metrics::{Family, Source};
 use flatout_server::{Failure, Started};
 
-use super::credentials::{DataPlaneCredentials, DataPlaneStream, Token};
-use super::kept_plan::KeptPlan;
-use super::socket::TimedSocket;
-use super::{
-    Acknowledgement, HELLO_TIME_MAX, Hello, Message, PLAN_BYTES_MAX, REPLY_BYTES_MAX, SILENCE_MAX,
-    connection_fault, receive, send, shown,
-};
+use super::connector::{Connector, ControllerSession};
+use super::credentials::DataPlaneCredentials;
+use super::keeper::Keeper;
+use super::kept_plan::{KeptPlan, StoredPlan};
+use super::plan_figures::PlanFigures;
+use super::{Acknowledgement, Message, shown};
 use crate::apply::{BasePlan, Foundation, Served};
-use crate::data::{DataPlaneSettings, FORMAT, PlanData, ServerData};
+use crate::data::{DataPlaneSettings, PlanChanges, PlanData, ServerData};
+use crate::leader::LeaderTerm;
 use crate::run::{REFUSED_MAX, RETRY_TIME, report_refused};
-
-/// The pause after all controllers were tried; it doubles each time,
-const PAUSE_MIN: Duration = Duration::from_millis(200);
-
-/// up to this one.
-const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// After this time without a controller, `/readyz` says so. A controller that is replaced is back earlier.
 const AWAY_TIME: Duration = Duration::from_secs(10);
-
-/// How often changes of endpoints are written to the disk, at most. All else is written at once.
-const KEEP_TIME: Duration = Duration::from_secs(5);
 
 /// Faults of controllers that are logged once, until one responds.
 const FAULTS_MAX: usize = 100;
@@ -64,6 +53,7 @@ pub fn follow_controller(data_plane: DataPlane, base: BasePlan, version: &str) -
     let DataPlane { controllers, credentials, name, settings } = data_plane;
     credentials.check().map_err(Failure::Usage)?;
     let kept = KeptPlan::below(&settings.folder).map_err(Failure::Run)?;
+    let stored = kept.read();
     let figures = Arc::new(PlanFigures::default());
     let foundation = Foundation {
         base: Arc::new(base),
@@ -75,18 +65,18 @@ pub fn follow_controller(data_plane: DataPlane, base: BasePlan, version: &str) -
     let mut plane = Plane {
         foundation,
         settings,
-        kept,
+        keeper: Keeper::start(kept).map_err(Failure::Run)?,
         figures,
         plan: None,
+        term: None,
         served: None,
         readiness: READY.to_owned(),
         alone_since: Some(Instant::now()),
-        unwritten_since: None,
         refused_at: Instant::now(),
         faults: BTreeSet::new(),
     };
-    let mut connector = Connector { controllers, credentials, name, queue: Vec::new(), pause: PAUSE_MIN };
-    let (started, session) = match plane.start_from_disk() {
+    let mut connector = Connector::new(controllers, credentials, name);
+    let (started, session) = match plane.start_from_disk(stored) {
         Some(started) => (started, None),
         None => {
             let (started, session) = plane.first_plan(&mut connector);
@@ -106,17 +96,17 @@ const READY: &str = "ok\n";
 struct Plane {
     foundation: Foundation,
     settings: DataPlaneSettings,
-    kept: KeptPlan,
+    keeper: Keeper,
     figures: Arc<PlanFigures>,
     /// The plan that is served, with its number.
     plan: Option<(u64, PlanData)>,
+    /// The latest term of a controller.
+    term: Option<LeaderTerm>,
     served: Option<Served>,
     /// The text of `/readyz` that is served.
     readiness: String,
     /// Since when there is no controller.
     alone_since: Option<Instant>,
-    /// Since when the plan on the disk is not the one that is served.
-    unwritten_since: Option<Instant>,
     /// When addresses were refused last.
     refused_at: Instant,
     /// What was logged about controllers since one responded.
@@ -125,9 +115,9 @@ struct Plane {
 
 impl Plane {
     /// Starts with the plan on the disk, if there is one that works.
-    fn start_from_disk(&mut self) -> Option<Started> {
-        let (number, plan) = match self.kept.read() {
-            Ok(Some(kept)) => kept,
+    fn start_from_disk(&mut self, stored: Result<Option<StoredPlan>, String>) -> Option<Started> {
+        let StoredPlan { number, term, plan } = match stored {
+            Ok(Some(stored)) => stored,
             Ok(None) => {
                 say(format_args!("there is no plan on the disk: waiting for a controller"));
                 return None;
@@ -137,6 +127,7 @@ impl Plane {
                 return None;
             }
         };
+        self.term = term;
         match self.serve_plan(number, plan) {
             Ok(started) => {
                 say(format_args!("started with plan {number} from the disk"));
@@ -175,14 +166,14 @@ impl Plane {
                 Ok(mut session) => {
                     let why = self.follow(&mut session).err().unwrap_or_default();
                     if session.is_accepted {
-                        connector.pause = PAUSE_MIN;
+                        connector.reset();
                     }
                     format!("{}: {why}", session.shown)
                 }
                 Err(why) => why,
             };
             self.lost(why);
-            self.write_changes(Duration::ZERO);
+            self.keeper.hurry();
             connector.wait();
             self.show_readiness();
         }
@@ -198,6 +189,15 @@ impl Plane {
             if let Message::Goodbye { reason } = message {
                 return Err(shown(&reason));
             }
+            if let Message::Welcome { term } = &message
+                && let Err(why) = self.take_term(term.as_ref())
+            {
+                session.acknowledge(&Acknowledgement {
+                    refusal: Some(why.clone()),
+                    ..Acknowledgement::default()
+                })?;
+                return Err(why);
+            }
             self.found(session);
             let (result, started) = self.handle(message);
             session.acknowledge(&result)?;
@@ -205,6 +205,22 @@ impl Plane {
                 return Ok(started);
             }
         }
+    }
+
+    /// Remembers the term of a controller. One that was paused, and is not the leader any more, does not know that by itself.
+    ///
+    /// # Errors
+    /// Another one has led since.
+    fn take_term(&mut self, term: Option<&LeaderTerm>) -> Result<(), String> {
+        let Some(term) = term else { return Ok(()) };
+        if let Some(known) = self.term.as_ref().filter(|known| term.is_before(known)) {
+            let (number, known) = (term.number, known.number);
+            return Err(format!(
+                "it leads in the term {number}, and another controller has led in the term {known}"
+            ));
+        }
+        self.term = Some(term.clone());
+        Ok(())
     }
 
     /// A controller has sent something.
@@ -234,45 +250,62 @@ impl Plane {
 
     /// Applies a message. Returns its result, and the server if it has started.
     fn handle(&mut self, message: Message) -> (Acknowledgement, Option<Started>) {
-        let mut notes = Vec::new();
         let result = match message {
-            Message::Plan { number, plan } => self.handle_plan(number, plan, &mut notes),
+            Message::Plan { number, plan } => self.handle_plan(number, plan),
+            Message::Changes { number, since, changes } => self.change_plan(number, since, *changes),
             Message::Servers { number, upstreams } => self.set_servers(number, &upstreams).map(|()| None),
-            Message::Ping | Message::Goodbye { .. } => Ok(None),
+            Message::Welcome { .. } | Message::Ping | Message::Goodbye { .. } => Ok(None),
         };
         self.show_readiness();
         if !self.settings.refused.is_empty() && self.refused_at.elapsed() > RETRY_TIME {
             self.settings.refused.clear();
             self.serve_again();
         }
-        self.write_changes(KEEP_TIME);
-        notes.extend(self.settings.refused.iter().map(|at| format!("listeners at {at} are not served")));
+        let disk = self.keeper.state();
+        let refused = self.settings.refused.iter().map(|at| format!("listeners at {at} are not served"));
+        let notes = disk.fault.into_iter().chain(refused).collect();
+        let is_writing = disk.is_writing;
         match result {
-            Ok(started) => (Acknowledgement { refusal: None, notes }, started),
+            Ok(started) => (Acknowledgement { refusal: None, notes, is_writing }, started),
             Err(why) => {
                 self.figures.refused.fetch_add(1, Ordering::Relaxed);
                 let stays = if self.plan.is_some() { "; the plan before stays in use" } else { "" };
                 report(Severity::Error, format_args!("a plan is refused: {why}{stays}"));
-                (Acknowledgement { refusal: Some(shown(&why)), notes }, None)
+                (Acknowledgement { refusal: Some(shown(&why)), notes, is_writing }, None)
             }
         }
     }
 
-    fn handle_plan(
+    fn handle_plan(&mut self, number: u64, plan: serde_json::Value) -> Result<Option<Started>, String> {
+        self.take_plan(number, PlanData::read(plan)?)
+    }
+
+    fn change_plan(
         &mut self,
         number: u64,
-        plan: serde_json::Value,
-        notes: &mut Vec<String>,
+        since: u64,
+        changes: PlanChanges,
     ) -> Result<Option<Started>, String> {
-        let plan = PlanData::read(plan)?;
+        match &self.plan {
+            Some((known, plan)) if *known == since => self.take_plan(number, plan.changed(changes)?),
+            Some((known, _)) => Err(format!("changes since plan {since}, and this is plan {known}")),
+            None => Err("there is no plan yet".to_owned()),
+        }
+    }
+
+    fn take_plan(&mut self, number: u64, plan: PlanData) -> Result<Option<Started>, String> {
         let started = self.serve_plan(number, plan)?;
         self.figures.applied.fetch_add(1, Ordering::Relaxed);
-        self.unwritten_since = Some(Instant::now());
-        self.write_changes(Duration::ZERO);
-        if self.unwritten_since.is_some() {
-            notes.push("the plan could not be written to the disk".to_owned());
-        }
+        self.keep(Keeper::AT_ONCE);
         Ok(started)
+    }
+
+    /// Has the plan written to the disk.
+    fn keep(&self, within: Duration) {
+        if let Some((number, plan)) = &self.plan {
+            let stored = StoredPlan { number: *number, term: self.term.clone(), plan: plan.clone() };
+            self.keeper.keep(stored, within);
+        }
     }
 
     /// Serves a plan. Addresses that the machine refuses are left out for now.
@@ -324,7 +357,7 @@ impl Plane {
     fn set_servers(
         &mut self,
         number: u64,
-        upstreams: &std::collections::BTreeMap<String, Vec<ServerData>>,
+        upstreams: &BTreeMap<String, Vec<ServerData>>,
     ) -> Result<(), String> {
         let (Some((plan_number, plan)), Some(served)) = (&mut self.plan, &mut self.served) else {
             return Err("there is no plan yet".to_owned());
@@ -336,22 +369,8 @@ impl Plane {
         }
         *plan_number = number;
         self.figures.number.store(number, Ordering::Relaxed);
-        self.unwritten_since.get_or_insert_with(Instant::now);
+        self.keep(Keeper::SERVERS_TIME);
         Ok(())
-    }
-
-    /// Writes the plan to the disk, if it has differed from the one there for this time.
-    fn write_changes(&mut self, after: Duration) {
-        let is_due = self.unwritten_since.is_some_and(|since| since.elapsed() >= after);
-        let (true, Some((number, plan))) = (is_due, &self.plan) else { return };
-        match self.kept.write(*number, plan) {
-            Ok(()) => self.unwritten_since = None,
-            Err(why) => {
-                report(Severity::Error, format_args!("plan {number} is not kept: {why}"));
-                // Tried again after another while.
-                self.unwritten_since = Some(Instant::now());
-            }
-        }
     }
 
     /// The text of `/readyz` that is right now.
@@ -371,120 +390,5 @@ impl Plane {
         if self.readiness_wanted(*number) != self.readiness {
             self.serve_again();
         }
-    }
-}
-
-/// Connects to controllers in turn.
-struct Connector {
-    controllers: Vec<String>,
-    credentials: DataPlaneCredentials,
-    name: String,
-    /// Addresses that are tried next, the last one first, with the names that certificates must have.
-    queue: Vec<(SocketAddr, String)>,
-    pause: Duration,
-}
-
-/// A connection to a controller.
-struct ControllerSession {
-    stream: DataPlaneStream,
-    shown: String,
-    /// It has sent something.
-    is_accepted: bool,
-}
-
-impl Connector {
-    /// Connects to the next address.
-    ///
-    /// # Errors
-    /// It does not respond, or shows no certificate that is trusted.
-    fn connect(&mut self) -> Result<ControllerSession, String> {
-        if self.queue.is_empty() {
-            self.queue = self.addresses()?;
-        }
-        let (at, host) = self.queue.pop().ok_or("no controller has an address")?;
-        let shown = format!("{host} ({at})");
-        self.connect_to(at, &host).map_err(|why| format!("{shown}: {why}")).map(|stream| ControllerSession {
-            stream,
-            shown,
-            is_accepted: false,
-        })
-    }
-
-    fn connect_to(&self, at: SocketAddr, host: &str) -> Result<DataPlaneStream, String> {
-        let socket =
-            TcpStream::connect_timeout(&at, HELLO_TIME_MAX).map_err(|error| connection_fault(&error))?;
-        let mut stream = self.credentials.connect(host, TimedSocket::new(socket, HELLO_TIME_MAX))?;
-        let token = Token::read(&self.credentials.token)?;
-        let hello = Hello { formats: vec![FORMAT], name: self.name.clone(), token: token.text().to_owned() };
-        send(&mut stream, &hello, REPLY_BYTES_MAX).map_err(|error| connection_fault(&error))?;
-        Ok(stream)
-    }
-
-    /// All addresses of all controllers, in reverse order.
-    fn addresses(&self) -> Result<Vec<(SocketAddr, String)>, String> {
-        let (mut found, mut fault) = (Vec::new(), None);
-        for controller in &self.controllers {
-            let host = controller.rsplit_once(':').map_or(controller.as_str(), |(host, _)| host);
-            match controller.to_socket_addrs() {
-                Ok(all) => found.extend(all.map(|at| (at, host.to_owned()))),
-                Err(error) => fault = Some(format!("{controller}: {error}")),
-            }
-        }
-        found.reverse();
-        fault.filter(|_| found.is_empty()).map_or(Ok(found), Err)
-    }
-
-    /// Waits, if all addresses were tried: for half of the pause, and a random part of the rest.
-    fn wait(&mut self) {
-        if self.queue.is_empty() {
-            let random = RandomState::new().hash_one(0) as u32;
-            thread::sleep(self.pause / 2 + self.pause.mul_f64(f64::from(random) / f64::from(u32::MAX) / 2.0));
-            self.pause = (self.pause * 2).min(PAUSE_MAX);
-        }
-    }
-}
-
-impl ControllerSession {
-    fn next(&mut self) -> Result<Message, String> {
-        self.stream.sock.allow(SILENCE_MAX);
-        receive(&mut self.stream, PLAN_BYTES_MAX).map_err(|error| connection_fault(&error))
-    }
-
-    fn acknowledge(&mut self, result: &Acknowledgement) -> Result<(), String> {
-        self.stream.sock.allow(SILENCE_MAX);
-        send(&mut self.stream, result, REPLY_BYTES_MAX).map_err(|error| connection_fault(&error))
-    }
-}
-
-/// Figures of a data plane.
-#[derive(Default)]
-struct PlanFigures {
-    is_connected: AtomicBool,
-    number: AtomicU64,
-    applied: AtomicU64,
-    refused: AtomicU64,
-}
-
-impl Source for PlanFigures {
-    fn collect(&self, into: &mut Vec<Family>) {
-        let load = |it: &AtomicU64| it.load(Ordering::Relaxed);
-        into.extend([
-            Family::gauge(
-                "flatout_plan_controller_connected",
-                "1 if a controller is connected, 0 while the last plan is served without one",
-                u64::from(self.is_connected.load(Ordering::Relaxed)),
-            ),
-            Family::gauge("flatout_plan_number", "The number of the plan that is served", load(&self.number)),
-            Family::counter(
-                "flatout_plans_applied",
-                "Plans of a controller that were applied",
-                load(&self.applied),
-            ),
-            Family::counter(
-                "flatout_plans_refused",
-                "Plans of a controller that were not applied",
-                load(&self.refused),
-            ),
-        ]);
     }
 }

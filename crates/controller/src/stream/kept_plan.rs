@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::PLAN_BYTES_MAX;
 use crate::apply::make_private;
 use crate::data::PlanData;
+use crate::leader::LeaderTerm;
 
 /// Its name in the folder; no certificate's file has such a name.
 const FILE_NAME: &str = "plan.json";
@@ -23,15 +24,20 @@ pub(crate) struct KeptPlan {
     state: State,
 }
 
-#[derive(Serialize)]
-struct WrittenPlan<'p> {
-    number: u64,
-    plan: &'p PlanData,
+/// What is on the disk.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct StoredPlan {
+    pub(crate) number: u64,
+    /// The latest term of a controller.
+    pub(crate) term: Option<LeaderTerm>,
+    pub(crate) plan: PlanData,
 }
 
 #[derive(Deserialize)]
 struct ReadPlan {
     number: u64,
+    #[serde(default)]
+    term: Option<LeaderTerm>,
     plan: Value,
 }
 
@@ -46,11 +52,11 @@ impl KeptPlan {
         Ok(KeptPlan { state: State::at(folder) })
     }
 
-    /// The plan and its number, if there is one.
+    /// The plan, if there is one.
     ///
     /// # Errors
     /// It cannot be read, has another format, or is damaged.
-    pub(crate) fn read(&self) -> Result<Option<(u64, PlanData)>, String> {
+    pub(crate) fn read(&self) -> Result<Option<StoredPlan>, String> {
         let path = self.state.path(FILE_NAME);
         let wrong = |why: String| format!("{}: {why}", path.display());
         let metadata = match fs::metadata(&path) {
@@ -64,15 +70,16 @@ impl KeptPlan {
         let bytes = fs::read(&path).map_err(|error| wrong(error.to_string()))?;
         let read: ReadPlan =
             serde_json::from_slice(&bytes).map_err(|error| wrong(format!("damaged: {error}")))?;
-        Ok(Some((read.number, PlanData::read(read.plan).map_err(wrong)?)))
+        let plan = PlanData::read(read.plan).map_err(wrong)?;
+        Ok(Some(StoredPlan { number: read.number, term: read.term, plan }))
     }
 
     /// Replaces the plan. It is on the disk when this returns.
     ///
     /// # Errors
     /// It cannot be written, and where; then the former one stays.
-    pub(crate) fn write(&self, number: u64, plan: &PlanData) -> Result<(), String> {
-        let text = serde_json::to_string(&WrittenPlan { number, plan }).map_err(|error| error.to_string())?;
+    pub(crate) fn write(&self, stored: &StoredPlan) -> Result<(), String> {
+        let text = serde_json::to_string(stored).map_err(|error| error.to_string())?;
         self.state.write(FILE_NAME, &text)
     }
 }
@@ -83,8 +90,9 @@ mod tests {
 
     use super::*;
 
-    fn plan() -> PlanData {
-        PlanData::read(serde_json::json!({"format": 1, "sites": [], "upstreams": []})).unwrap()
+    fn stored() -> StoredPlan {
+        let term = Some(LeaderTerm { lease: "a/b".to_owned(), number: 3 });
+        StoredPlan { number: 7, term, plan: PlanData::empty() }
     }
 
     #[test]
@@ -93,8 +101,8 @@ mod tests {
         let kept = KeptPlan::below(&folder.path().join("state")).unwrap();
         assert_eq!(kept.read(), Ok(None));
         fs::write(folder.path().join("state/plan.json.new"), "of a crash").unwrap();
-        kept.write(7, &plan()).unwrap();
-        assert_eq!(kept.read(), Ok(Some((7, plan()))));
+        kept.write(&stored()).unwrap();
+        assert_eq!(kept.read(), Ok(Some(stored())));
         let mode = fs::metadata(folder.path().join("state/plan.json")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
@@ -103,12 +111,12 @@ mod tests {
     fn a_damaged_plan_and_one_of_another_format_are_errors() {
         let folder = tempfile::tempdir().unwrap();
         let kept = KeptPlan::below(folder.path()).unwrap();
-        kept.write(7, &plan()).unwrap();
+        kept.write(&stored()).unwrap();
         let path = folder.path().join("plan.json");
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() / 2]).unwrap();
         assert!(kept.read().unwrap_err().contains("damaged"));
-        fs::write(&path, r#"{"number": 1, "plan": {"format": 2, "sites": [], "later": 1}}"#).unwrap();
-        assert!(kept.read().unwrap_err().contains("has the format 2; this version knows 1"));
+        fs::write(&path, r#"{"number": 1, "plan": {"format": 1, "sites": [], "later": 1}}"#).unwrap();
+        assert!(kept.read().unwrap_err().contains("has the format 1; this version knows 2"));
     }
 }

@@ -3,7 +3,8 @@
 //! ```text
 //! data plane                                   controller
 //!   Hello: formats, name, token ──────────────>  is it the leader? the token? a format that both know?
-//!   <───────────────────────────── Plan, Servers, Ping, or Goodbye with the reason
+//!   <───────────────────────────── Welcome: the term of the leader; one from an earlier term is refused
+//!   <───────────────────────────── Plan, Changes, Servers, Ping, or Goodbye with the reason
 //!   Acknowledgement ──────────────────────────>  each message but Goodbye gets one, before the next one is sent
 //! ```
 //!
@@ -11,9 +12,14 @@
 //! next and never a queue of old ones.
 
 pub(crate) mod acknowledge;
+pub(crate) mod connector;
 pub(crate) mod credentials;
 pub(crate) mod follow;
+pub(crate) mod keeper;
 pub(crate) mod kept_plan;
+pub(crate) mod plan_figures;
+pub(crate) mod plan_server;
+pub(crate) mod plane_session;
 pub(crate) mod publish;
 pub(crate) mod socket;
 
@@ -25,7 +31,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::data::ServerData;
+use crate::data::{PlanChanges, ServerData};
+use crate::leader::LeaderTerm;
 
 /// Bytes of a message to a data plane: some 100,000 routes.
 pub(crate) const PLAN_BYTES_MAX: usize = 128 << 20;
@@ -63,8 +70,12 @@ pub(crate) struct Hello {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Message {
+    /// The first one, with the term of the controller; none if it has no Lease.
+    Welcome { term: Option<LeaderTerm> },
     /// A whole plan, with its number.
     Plan { number: u64, plan: Value },
+    /// What has changed since the plan of the number `since`, which this data plane has.
+    Changes { number: u64, since: u64, changes: Box<PlanChanges> },
     /// The servers of some upstreams of that plan.
     Servers { number: u64, upstreams: BTreeMap<String, Vec<ServerData>> },
     /// Nothing has changed.
@@ -82,6 +93,9 @@ pub(crate) struct Acknowledgement {
     /// What is not served although it was applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
+    /// The plan is served, and not on the disk yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_writing: bool,
 }
 
 /// The bytes of a message, with their length in front.
@@ -158,7 +172,8 @@ mod tests {
     fn messages_are_received_as_they_were_sent() {
         let mut bytes = Vec::new();
         let all = [
-            Message::Plan { number: 3, plan: serde_json::json!({"format": 1}) },
+            Message::Welcome { term: Some(LeaderTerm { lease: "a/b".to_owned(), number: 7 }) },
+            Message::Plan { number: 3, plan: serde_json::json!({"format": 2}) },
             Message::Servers { number: 4, upstreams: BTreeMap::new() },
             Message::Ping,
             Message::Goodbye { reason: "an end".to_owned() },

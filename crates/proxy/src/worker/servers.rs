@@ -30,6 +30,11 @@ pub(crate) fn new_pool(
 }
 
 impl Group {
+    /// Whether it has neither connections nor requests.
+    fn is_unused(&self) -> bool {
+        self.queue.is_empty() && self.pools.iter().all(|pool| pool.open == 0)
+    }
+
     /// Makes places for servers that have none. Places of servers that have left, and have no connections, are used again.
     fn take_in(&mut self, servers: &[Arc<LiveServer>], new_pool: impl Fn(&LiveServer) -> Pool) {
         let current: HashSet<*const LiveServer> = servers.iter().map(Arc::as_ptr).collect();
@@ -75,7 +80,9 @@ impl ProxyWorker {
             let upstream = self.upstreams.at(id);
             let changes_count = upstream.changes_count();
             let group = state.groups.at_mut(id);
-            if group.changes_count == changes_count && !self.is_retired.get() {
+            // Servers of a part that was replaced leave without a change of its upstreams.
+            let is_same = group.changes_count == changes_count;
+            if is_same && (!self.is_retired.get() || group.is_unused()) {
                 continue;
             }
             group.changes_count = changes_count;
@@ -100,15 +107,20 @@ impl ProxyWorker {
         let idle =
             pools.iter().enumerate().filter(|(at, _)| is_leaving(*at)).flat_map(|(_, pool)| &pool.idle);
         for at in idle.copied().collect::<Vec<_>>() {
-            let Some(connection) = state.table.known(at) else { continue };
-            if matches!(connection.protocol, ConnectionProtocol::Http2(_))
-                && let Some((session, guest, _)) = connection.h2()
-            {
-                session.machine.leave_now(&mut session.out);
-                let _ = session.flush(&self.lane, guest, &mut false);
-            }
-            self.close(state, at);
+            self.close_unused(state, at);
         }
+    }
+
+    /// Closes an idle connection.
+    pub(crate) fn close_unused(&self, state: &mut State, at: usize) {
+        let Some(connection) = state.table.known(at) else { return };
+        if matches!(connection.protocol, ConnectionProtocol::Http2(_))
+            && let Some((session, guest, _)) = connection.h2()
+        {
+            session.machine.leave_now(&mut session.out);
+            let _ = session.flush(&self.lane, guest, &mut false);
+        }
+        self.close(state, at);
     }
 
     /// Ends what is in progress at servers that an operator has set down.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::connection::UpstreamConnection;
-use crate::table::ServerId;
+use crate::table::{ServerId, UpstreamId};
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
 
@@ -28,6 +28,9 @@ impl ProxyWorker {
                 && let Some(connection) = leave(&mut state, at)
             {
                 self.adopt(&mut self.state.borrow_mut(), *connection, server_id);
+            } else if server_id.is_some_and(|id| state.groups.at(id.upstream).queue.is_empty()) {
+                // Nothing will use it: with it, all of the former part would stay until it has been idle for too long.
+                former.close_unused(&mut state, at);
             }
         }
     }
@@ -71,7 +74,10 @@ impl ProxyWorker {
     fn place_after(&self, former: &ProxyWorker, state: &State, server_id: ServerId) -> Option<ServerId> {
         let server = state.server(server_id)?;
         let name = &former.upstreams.at(server_id.upstream).plan.name;
-        let upstream = self.upstreams.ids().find(|&id| self.upstreams.at(id).plan.name == *name)?;
+        let has_name = |id: &UpstreamId| self.upstreams.at(*id).plan.name == *name;
+        // Most reloads move no upstream.
+        let same = self.upstreams.id(server_id.upstream.into()).filter(has_name);
+        let upstream = same.or_else(|| self.upstreams.ids().find(has_name))?;
         let own = self.state.try_borrow().ok()?;
         let server = own.groups.at(upstream).shares.place_of(server)?;
         Some(ServerId { upstream, server })

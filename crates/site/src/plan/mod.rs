@@ -91,7 +91,7 @@ pub enum AddressFrom {
 }
 
 /// One site: what is served under some host names.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Site {
     /// Its name in logs and metrics; usually its first host name.
     pub name: String,

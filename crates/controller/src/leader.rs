@@ -1,0 +1,118 @@
+//! Which of several controllers counts: the holder of a Lease, in a term of its own.
+//!
+//! A controller may be paused, by its machine or by a signal, and go on long after another one holds the Lease, without knowing. So it
+//! leads only for a while after each renewal, by its own clock, and data planes refuse whoever led before the controller that they
+//! had last: each term has a higher number.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// After this time without a renewal, a holder stops by itself: before others take over.
+pub(crate) const LEAD_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// A term of a leader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeaderTerm {
+    /// The Lease: terms of different ones cannot be compared.
+    pub lease: String,
+    /// How often the Lease has had another holder.
+    pub number: u64,
+}
+
+/// Whether this process is the controller that counts.
+#[derive(Debug, Default)]
+pub struct Leader(Mutex<Leading>);
+
+#[derive(Debug, Default)]
+enum Leading {
+    /// Another one is, or nobody.
+    #[default]
+    No,
+    /// There is no other one.
+    Always,
+    /// It holds the Lease, and has renewed it then.
+    For(LeaderTerm, Instant),
+}
+
+impl Leader {
+    /// Of the only controller: the objects of a folder have no Lease.
+    pub fn always() -> Leader {
+        Leader(Mutex::new(Leading::Always))
+    }
+
+    /// It has renewed the Lease: at this time, before it asked for that.
+    pub fn renewed(&self, term: LeaderTerm, at: Instant) {
+        self.set(Leading::For(term, at));
+    }
+
+    /// It does not hold the Lease.
+    pub fn lost(&self) {
+        self.set(Leading::No);
+    }
+
+    /// Whether it counts now.
+    pub fn leads(&self) -> bool {
+        self.term().is_ok()
+    }
+
+    /// Its term; none if it is the only one.
+    ///
+    /// # Errors
+    /// It does not lead.
+    pub fn term(&self) -> Result<Option<LeaderTerm>, NotLeading> {
+        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Leading::Always => Ok(None),
+            Leading::For(term, renewed) if renewed.elapsed() <= LEAD_TIME_MAX => Ok(Some(term.clone())),
+            _ => Err(NotLeading),
+        }
+    }
+
+    fn set(&self, leading: Leading) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = leading;
+    }
+}
+
+/// This controller does not lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotLeading;
+
+impl LeaderTerm {
+    /// Whether another controller has led since, in the term `known`.
+    pub(crate) fn is_before(&self, known: &LeaderTerm) -> bool {
+        self.lease == known.lease && self.number < known.number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn term(lease: &str, number: u64) -> LeaderTerm {
+        LeaderTerm { lease: lease.to_owned(), number }
+    }
+
+    #[test]
+    fn a_leader_that_was_paused_leads_no_more() {
+        let leader = Leader::default();
+        assert!(!leader.leads());
+        leader.renewed(term("a", 3), Instant::now());
+        assert_eq!(leader.term(), Ok(Some(term("a", 3))));
+        let long_ago = Instant::now().checked_sub(LEAD_TIME_MAX + Duration::from_secs(1)).unwrap();
+        leader.renewed(term("a", 3), long_ago);
+        assert_eq!(leader.term(), Err(NotLeading));
+        leader.renewed(term("a", 3), Instant::now());
+        leader.lost();
+        assert!(!leader.leads());
+        assert_eq!(Leader::always().term(), Ok(None));
+    }
+
+    #[test]
+    fn terms_are_compared_within_one_lease() {
+        assert!(term("a", 1).is_before(&term("a", 2)));
+        assert!(!term("a", 2).is_before(&term("a", 2)));
+        assert!(!term("a", 1).is_before(&term("b", 2)));
+    }
+}
