@@ -115,12 +115,28 @@ func (n *node) sync(ctx context.Context) error {
 	return nil
 }
 
+// stopsAt is when a pod that is deleted gets the signal to stop: after the sleep of its preStop hook.
+func stopsAt(object *corev1.Pod) time.Time {
+	deleted := object.DeletionTimestamp.Time
+	if grace := object.DeletionGracePeriodSeconds; grace != nil {
+		deleted = deleted.Add(-time.Duration(*grace) * time.Second)
+	}
+	hooks := object.Spec.Containers[0].Lifecycle
+	if hooks == nil || hooks.PreStop == nil || hooks.PreStop.Sleep == nil {
+		return deleted
+	}
+	return deleted.Add(time.Duration(hooks.PreStop.Sleep.Seconds) * time.Second)
+}
+
 func (n *node) syncPod(ctx context.Context, object *corev1.Pod) error {
 	pods := n.client.CoreV1().Pods(object.Namespace)
 	running := n.started[object.UID]
 	switch {
 	case object.DeletionTimestamp != nil:
 		if running != nil {
+			if time.Now().Before(stopsAt(object)) {
+				return nil
+			}
 			running.stop()
 			delete(n.started, object.UID)
 		}

@@ -24,10 +24,10 @@ pub struct LeaderTerm {
 
 /// Whether this process is the controller that counts.
 #[derive(Debug, Default)]
-pub struct Leader(Mutex<Leading>);
+pub struct Leader(Mutex<Lead>);
 
 #[derive(Debug, Default)]
-enum Leading {
+enum Lead {
     /// Another one is, or nobody.
     #[default]
     No,
@@ -40,17 +40,17 @@ enum Leading {
 impl Leader {
     /// Of the only controller: the objects of a folder have no Lease.
     pub fn always() -> Leader {
-        Leader(Mutex::new(Leading::Always))
+        Leader(Mutex::new(Lead::Always))
     }
 
     /// It has renewed the Lease: at this time, before it asked for that.
     pub fn renewed(&self, term: LeaderTerm, at: Instant) {
-        self.set(Leading::For(term, at));
+        self.set(Lead::For(term, at));
     }
 
     /// It does not hold the Lease.
     pub fn lost(&self) {
-        self.set(Leading::No);
+        self.set(Lead::No);
     }
 
     /// Whether it counts now.
@@ -64,14 +64,14 @@ impl Leader {
     /// It does not lead.
     pub fn term(&self) -> Result<Option<LeaderTerm>, NotLeading> {
         match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Leading::Always => Ok(None),
-            Leading::For(term, renewed) if renewed.elapsed() <= LEAD_TIME_MAX => Ok(Some(term.clone())),
+            Lead::Always => Ok(None),
+            Lead::For(term, renewed) if renewed.elapsed() <= LEAD_TIME_MAX => Ok(Some(term.clone())),
             _ => Err(NotLeading),
         }
     }
 
-    fn set(&self, leading: Leading) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = leading;
+    fn set(&self, lead: Lead) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = lead;
     }
 }
 

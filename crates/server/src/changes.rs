@@ -135,7 +135,7 @@ mod tests {
             name: format!("/{at}"),
             ..Route::new(
                 PathMatch::Exact(format!("/{at}")),
-                Action::Respond { status: 200, content_type: String::new(), body: Template::text(*text) },
+                Action::Respond { status: 200, content_type: String::new(), body: Template::text(text) },
             )
         };
         Site {
@@ -169,7 +169,8 @@ mod tests {
             let of = |list: &[&Site]| parts(&list.iter().map(|it| (*it).clone()).collect::<Vec<_>>(), &["u"]);
             assert_eq!(of(&former).until(&of(&later)), expected);
         }
-        let changed = parts(&[a.clone()], &["u", "v"]).until(&parts(&[a], &["v", "w"]));
+        let of = |upstreams: &[&str]| parts(std::slice::from_ref(&a), upstreams);
+        let changed = of(&["u", "v"]).until(&of(&["v", "w"]));
         assert_eq!(changed, "added upstream w; removed upstream u");
     }
 }

@@ -261,7 +261,13 @@ fn site_parts<'t>(translation: &'t Translation, at: usize, site: &'t Site) -> Si
 }
 
 /// The sites of a former translation, and their data.
-struct KnownSites<'f>(HashMap<(&'f str, Option<SocketAddr>), (SiteParts<'f>, &'f Arc<SiteData>)>);
+struct KnownSites<'f>(HashMap<SiteKey<'f>, KnownSite<'f>>);
+
+/// A site, and its data.
+type KnownSite<'f> = (SiteParts<'f>, &'f Arc<SiteData>);
+
+/// The name of a site, and its address.
+type SiteKey<'f> = (&'f str, Option<SocketAddr>);
 
 impl<'f> KnownSites<'f> {
     fn of(former: Option<(&'f Translation, &'f PlanData)>) -> KnownSites<'f> {
@@ -275,7 +281,7 @@ impl<'f> KnownSites<'f> {
     }
 
     /// A name is that of one site at an address.
-    fn key((site, listens, _): SiteParts<'_>) -> (&str, Option<SocketAddr>) {
+    fn key((site, listens, _): SiteParts<'_>) -> SiteKey<'_> {
         let bind = listens.first().and_then(|it| match it.listen.address {
             Address::Tcp(bind) => Some(bind),
             Address::Unix(_) => None,

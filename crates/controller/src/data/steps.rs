@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_name_only_what_differs() {
+    fn steps_name_only_the_differences() {
         assert_eq!(between("a b c", "a b c"), []);
         let put = |text: &str| Step::Put(Arc::new(text.to_owned()));
         assert_eq!(between("a b c", "a b2 c"), [Step::Keep(1), Step::Drop(1), put("b2"), Step::Keep(1)]);

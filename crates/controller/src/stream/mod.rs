@@ -19,6 +19,7 @@ pub(crate) mod keeper;
 pub(crate) mod kept_plan;
 pub(crate) mod plan_figures;
 pub(crate) mod plan_server;
+pub(crate) mod plane;
 pub(crate) mod plane_session;
 pub(crate) mod publish;
 pub(crate) mod socket;

@@ -1,0 +1,192 @@
+//! What a data plane serves: plans are checked and applied, and the last good one stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use flatout_engine::{Address, Severity, report};
+use flatout_server::{Failure, Started};
+
+use super::keeper::Keeper;
+use super::kept_plan::StoredPlan;
+use super::plan_figures::PlanFigures;
+use super::{Acknowledgement, Message, shown};
+use crate::apply::{Foundation, Served};
+use crate::data::{DataPlaneSettings, PlanChanges, PlanData, ServerData};
+use crate::leader::LeaderTerm;
+use crate::run::{REFUSED_MAX, RETRY_TIME, report_refused};
+
+/// After this time without a controller, `/readyz` says so. A controller that is replaced is back earlier.
+const AWAY_TIME: Duration = Duration::from_secs(10);
+
+/// The text of `/readyz` with a controller.
+pub(super) const READY: &str = "ok\n";
+
+/// The state of a data plane.
+pub(super) struct Plane {
+    pub(super) foundation: Foundation,
+    pub(super) settings: DataPlaneSettings,
+    pub(super) keeper: Keeper,
+    pub(super) figures: Arc<PlanFigures>,
+    /// The plan that is served, with its number.
+    pub(super) plan: Option<(u64, PlanData)>,
+    /// The latest term of a controller.
+    pub(super) term: Option<LeaderTerm>,
+    pub(super) served: Option<Served>,
+    /// The text of `/readyz` that is served.
+    pub(super) readiness: String,
+    /// Since when there is no controller.
+    pub(super) alone_since: Option<Instant>,
+    /// When addresses were refused last.
+    pub(super) refused_at: Instant,
+    /// What was logged about controllers since one responded.
+    pub(super) faults: BTreeSet<String>,
+}
+
+impl Plane {
+    /// Applies a message. Returns its result, and the server if it has started.
+    pub(super) fn handle(&mut self, message: Message) -> (Acknowledgement, Option<Started>) {
+        let result = match message {
+            Message::Plan { number, plan } => self.handle_plan(number, plan),
+            Message::Changes { number, since, changes } => self.change_plan(number, since, *changes),
+            Message::Servers { number, upstreams } => self.set_servers(number, &upstreams).map(|()| None),
+            Message::Welcome { .. } | Message::Ping | Message::Goodbye { .. } => Ok(None),
+        };
+        self.show_readiness();
+        if !self.settings.refused.is_empty() && self.refused_at.elapsed() > RETRY_TIME {
+            self.settings.refused.clear();
+            self.serve_again();
+        }
+        let disk = self.keeper.state();
+        let refused = self.settings.refused.iter().map(|at| format!("listeners at {at} are not served"));
+        let notes = disk.fault.into_iter().chain(refused).collect();
+        let is_writing = disk.is_writing;
+        match result {
+            Ok(started) => (Acknowledgement { refusal: None, notes, is_writing }, started),
+            Err(why) => {
+                self.figures.refused.fetch_add(1, Ordering::Relaxed);
+                let stays = if self.plan.is_some() { "; the plan before stays in use" } else { "" };
+                report(Severity::Error, format_args!("a plan is refused: {why}{stays}"));
+                (Acknowledgement { refusal: Some(shown(&why)), notes, is_writing }, None)
+            }
+        }
+    }
+
+    fn handle_plan(&mut self, number: u64, plan: serde_json::Value) -> Result<Option<Started>, String> {
+        self.take_plan(number, PlanData::read(plan)?)
+    }
+
+    fn change_plan(
+        &mut self,
+        number: u64,
+        since: u64,
+        changes: PlanChanges,
+    ) -> Result<Option<Started>, String> {
+        match &self.plan {
+            Some((known, plan)) if *known == since => self.take_plan(number, plan.changed(changes)?),
+            Some((known, _)) => Err(format!("changes since plan {since}, and this is plan {known}")),
+            None => Err("there is no plan yet".to_owned()),
+        }
+    }
+
+    fn take_plan(&mut self, number: u64, plan: PlanData) -> Result<Option<Started>, String> {
+        let started = self.serve_plan(number, plan)?;
+        self.figures.applied.fetch_add(1, Ordering::Relaxed);
+        self.keep(Keeper::AT_ONCE);
+        Ok(started)
+    }
+
+    /// Has the plan written to the disk.
+    fn keep(&self, within: Duration) {
+        if let Some((number, plan)) = &self.plan {
+            let stored = StoredPlan { number: *number, term: self.term.clone(), plan: plan.clone() };
+            self.keeper.keep(stored, within);
+        }
+    }
+
+    /// Serves a plan. Addresses that the machine refuses are left out for now.
+    ///
+    /// # Errors
+    /// It is wrong, or the machine refuses; the plan before is served on.
+    pub(super) fn serve_plan(&mut self, number: u64, plan: PlanData) -> Result<Option<Started>, String> {
+        let readiness = self.readiness_wanted(number);
+        loop {
+            let translation = Arc::new(plan.translation(&self.settings, &readiness)?);
+            let result = match &mut self.served {
+                Some(served) => served.apply(translation).map(|()| None),
+                None => Served::start(&self.foundation, translation).map(|(served, started)| {
+                    self.served = Some(served);
+                    Some(started)
+                }),
+            };
+            match result {
+                Ok(started) => {
+                    self.plan = Some((number, plan));
+                    self.readiness = readiness;
+                    self.figures.number.store(number, Ordering::Relaxed);
+                    return Ok(started);
+                }
+                Err(Failure::Listen(why, Address::Tcp(at), _)) if self.may_leave_out(at) => {
+                    report_refused(at, &why);
+                    self.settings.refused.insert(at);
+                    self.refused_at = Instant::now();
+                }
+                Err(failure) => return Err(failure.to_string()),
+            }
+        }
+    }
+
+    fn may_leave_out(&self, at: SocketAddr) -> bool {
+        self.settings.health != Some(at)
+            && self.settings.refused.len() < REFUSED_MAX
+            && !self.settings.refused.contains(&at)
+    }
+
+    /// Serves the present plan again: with other addresses, or another text of `/readyz`.
+    fn serve_again(&mut self) {
+        let Some((number, plan)) = self.plan.clone() else { return };
+        if let Err(why) = self.serve_plan(number, plan) {
+            report(Severity::Error, format_args!("plan {number} could not be served anew: {why}"));
+        }
+    }
+
+    fn set_servers(
+        &mut self,
+        number: u64,
+        upstreams: &BTreeMap<String, Vec<ServerData>>,
+    ) -> Result<(), String> {
+        let (Some((plan_number, plan)), Some(served)) = (&mut self.plan, &mut self.served) else {
+            return Err("there is no plan yet".to_owned());
+        };
+        plan.set_servers(upstreams)?;
+        for (name, list) in upstreams {
+            let servers = list.iter().map(|it| it.server(&self.settings.folder)).collect::<Result<_, _>>()?;
+            served.set_servers(name, servers, false).map_err(|failure| failure.to_string())?;
+        }
+        *plan_number = number;
+        self.figures.number.store(number, Ordering::Relaxed);
+        self.keep(Keeper::SERVERS_TIME);
+        Ok(())
+    }
+
+    /// The text of `/readyz` that is right now.
+    fn readiness_wanted(&self, number: u64) -> String {
+        match self.alone_since.is_some_and(|since| since.elapsed() >= AWAY_TIME) {
+            true => format!(
+                "ok: no controller for more than {} seconds, plan {number} stays in use\n",
+                AWAY_TIME.as_secs()
+            ),
+            false => READY.to_owned(),
+        }
+    }
+
+    /// Changes the text of `/readyz`, if another one is right.
+    pub(super) fn show_readiness(&mut self) {
+        let Some((number, _)) = &self.plan else { return };
+        if self.readiness_wanted(*number) != self.readiness {
+            self.serve_again();
+        }
+    }
+}

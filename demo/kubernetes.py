@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""A cluster of Kubernetes without machines: `flatout controller` gives plans to two data planes, which serve an application that rolls under
+load, a canary by weight, and a certificate that is replaced. Every request is counted. `./x demo kubernetes` makes the cluster and
+calls it, in namespaces of its own: nothing stays."""
+
+import collections, http.client, json, os, pathlib, shutil, signal, socket, ssl, subprocess, sys, threading, time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "conformance")]
+from cluster import Cluster, enter  # noqa: E402
+from smoke import sized  # noqa: E402
+
+BINARIES = ROOT / "target/kubernetes"
+PLANES = ["198.18.0.1", "198.18.0.2"]
+HOST = "app.test"
+ROLLS = sized(3, smoke=1)
+REQUESTS = sized(3000, smoke=600)
+CANARY = 20
+# Connections to each data plane that ask all the time.
+CLIENTS = sized(4, smoke=2)
+# How long a step may take.
+PATIENCE_S = 60
+GATEWAY = "/apis/gateway.networking.k8s.io/v1/namespaces/default"
+BOLD, DIM, GREEN, OFF = ("\033[1m", "\033[2m", "\033[32m", "\033[0m") if sys.stdout.isatty() else [""] * 4
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def done(text):
+    say(f"  {GREEN}✓{OFF} {text}")
+
+
+class Load:
+    """Clients that ask all data planes as long as it is open. A response counts if it is 200 and comes from a pod."""
+
+    def __init__(self):
+        self.lock, self.is_over = threading.Lock(), threading.Event()
+        self.good, self.lost, self.pods = 0, [], collections.Counter()
+        self.threads = [threading.Thread(target=self.run, args=(plane,)) for plane in PLANES for _ in range(CLIENTS)]
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.is_over.set()
+        for thread in self.threads:
+            thread.join()
+
+    def run(self, plane):
+        connection = http.client.HTTPConnection(plane, 80, timeout=10)
+        while not self.is_over.is_set():
+            try:
+                pod, why = ask(connection), None
+            except (OSError, ValueError, http.client.HTTPException) as fault:
+                pod, why = None, f"{plane}: {type(fault).__name__}: {fault}"
+                connection.close()
+            with self.lock:
+                if why:
+                    self.lost.append(why)
+                else:
+                    self.good += 1
+                    self.pods[pod] += 1
+
+    def check(self, what):
+        if self.lost:
+            raise SystemExit(f"{what}: {len(self.lost)} of {self.good + len(self.lost)} requests were lost, the first: {self.lost[0]}")
+        done(f"{what}: {self.good:,} requests, 0 lost, {len(self.pods)} pods have responded")
+
+
+def ask(connection):
+    """The name of the pod that responds."""
+    connection.request("GET", "/", headers={"Host": HOST})
+    response = connection.getresponse()
+    body = response.read()
+    if response.status != 200:
+        raise ValueError(f"status {response.status}")
+    return json.loads(body)["pod"]
+
+
+def until(what, is_so):
+    ends = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            if is_so():
+                return
+        except (OSError, ValueError, KeyError, http.client.HTTPException):
+            pass
+        if time.monotonic() > ends:
+            raise SystemExit(f"{what}: not within {PATIENCE_S} s; see {BINARIES / 'demo-logs'}")
+        time.sleep(0.1)
+
+
+def deployment(name, replicas, version):
+    """An application whose pods serve on for two seconds after they are deleted: until then, no data plane uses them any more."""
+    fields = [{"name": env, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+              for env, path in (("POD_NAME", "metadata.name"), ("NAMESPACE", "metadata.namespace"))]
+    container = {"name": "app", "image": "here/echo-basic", "env": fields, "lifecycle": {"preStop": {"sleep": {"seconds": 2}}}}
+    return {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": {"app": name}},
+            "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+            "template": {"metadata": {"labels": {"app": name}, "annotations": {"version": str(version)}}, "spec": {"containers": [container]}},
+        },
+    }
+
+
+def route(canary):
+    """A route of which this share, in percent, goes to the canary."""
+    backends = [{"name": "app", "port": 80, "weight": 100 - canary}, {"name": "canary", "port": 80, "weight": canary}]
+    return {
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": "app", "namespace": "default"},
+        "spec": {"parentRefs": [{"name": "gateway"}], "hostnames": [HOST], "rules": [{"backendRefs": backends}]},
+    }
+
+
+class Demo(Cluster):
+    def patch(self, path, value):
+        self.call("PATCH", path, json.dumps(value).encode(), "application/merge-patch+json")
+
+    def object(self, path):
+        return json.loads(self.call("GET", path))
+
+    def sign(self, name, common_name, address=None):
+        """A certificate that signs itself. Returns its PEM files."""
+        certificate, key = self.state / f"{name}.crt", self.state / f"{name}.key"
+        names = f"IP:{address}" if address else f"DNS:{common_name}"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "9",
+                        "-keyout", key, "-out", certificate, "-subj", f"/CN={common_name}", "-addext", f"subjectAltName={names}",
+                        "-addext", "basicConstraints=critical,CA:FALSE"], check=True, capture_output=True)
+        key.chmod(0o600)
+        return certificate, key
+
+    def secret(self, name):
+        """The content of a Secret with a fresh certificate for the host. Returns the certificate too."""
+        certificate, key = self.sign(name, HOST)
+        return certificate, {"tls.crt": certificate.read_text(), "tls.key": key.read_text()}
+
+    def start_flatout(self):
+        self.add_definitions()
+        self.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "flatout-system"}})
+        self.create("/apis/gateway.networking.k8s.io/v1/gatewayclasses", {
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "flatout"},
+            "spec": {"controllerName": "flatout.dev/controller"}})
+        certificate, key = self.sign("plans", "plans", "127.0.0.1")
+        token = self.state / "token"
+        token.write_text("0123456789abcdef0123456789abcdef")
+        self.start("controller", [
+            self.flatout, "controller", "--address", "0.0.0.0", "--health", "127.0.0.1:8081", "--certificates", self.state / "controller",
+            "--plans", "127.0.0.1:8082", "--plans-certificate", certificate, "--plans-key", key, "--token-file", token,
+            "--publish", PLANES[0], "--publish", PLANES[1]], dict(os.environ, KUBECONFIG=str(self.state / "kubeconfig")))
+        for at, address in enumerate(PLANES):
+            self.start(f"data-plane-{at + 1}", [
+                self.flatout, "data-plane", "--controller", "127.0.0.1:8082", "--ca", certificate, "--token-file", token, "--workers", "1",
+                "--address", address, "--health", f"{address}:8083", "--state", self.state / f"plane-{at}"])
+
+    def add_application(self):
+        for name, replicas in (("app", 3), ("canary", 1)):
+            self.create("/apis/apps/v1/namespaces/default/deployments", deployment(name, replicas, 0))
+            self.create("/api/v1/namespaces/default/services", {
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "default"},
+                "spec": {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": 3000}]}})
+        certificate, data = self.secret("first")
+        self.create("/api/v1/namespaces/default/secrets", {
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": {"name": "app"}, "stringData": data})
+        secured = {"name": "https", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": "app"}]}}
+        self.create(f"{GATEWAY}/gateways", {
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": "gateway", "namespace": "default"},
+            "spec": {"gatewayClassName": "flatout", "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}, secured]}})
+        self.create(f"{GATEWAY}/httproutes", route(0))
+        until("both data planes serve the application",
+              lambda: all(ask(http.client.HTTPConnection(plane, 80, timeout=5)).startswith("app-") for plane in PLANES))
+        until("the gateway is programmed", lambda: self.programmed() == "True")
+        return certificate
+
+    def programmed(self):
+        conditions = self.object(f"{GATEWAY}/gateways/gateway")["status"]["conditions"]
+        return next(it["status"] for it in conditions if it["type"] == "Programmed")
+
+    def has_rolled(self):
+        found = self.object("/apis/apps/v1/namespaces/default/deployments/app")
+        status, wanted = found["status"], found["spec"]["replicas"]
+        counts = [status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")]
+        return status["observedGeneration"] == found["metadata"]["generation"] and counts == [wanted] * 3
+
+    def roll(self):
+        with Load() as load:
+            for version in range(1, ROLLS + 1):
+                change = {"spec": {"template": {"metadata": {"annotations": {"version": str(version)}}}}}
+                self.patch("/apis/apps/v1/namespaces/default/deployments/app", change)
+                until("all pods are new", self.has_rolled)
+                time.sleep(sized(3, smoke=1))
+        load.check(f"the application rolled {ROLLS} times")
+
+    def canary(self):
+        self.patch(f"{GATEWAY}/httproutes/app", route(CANARY))
+        until("the canary responds", lambda: ask(http.client.HTTPConnection(PLANES[0], 80, timeout=5)).startswith("canary-"))
+        until("also behind the other data plane", lambda: ask(http.client.HTTPConnection(PLANES[1], 80, timeout=5)).startswith("canary-"))
+        for plane in PLANES:
+            connection = http.client.HTTPConnection(plane, 80, timeout=10)
+            share = sum(ask(connection).startswith("canary-") for _ in range(REQUESTS)) / REQUESTS
+            # Five standard deviations.
+            if abs(share - CANARY / 100) > 5 * (CANARY / 100 * (1 - CANARY / 100) / REQUESTS) ** 0.5:
+                raise SystemExit(f"the canary has {share:.1%} of the requests of {plane}, and its weight is {CANARY} %")
+            done(f"data plane {plane}: {share:.1%} of {REQUESTS:,} requests went to the canary, whose weight is {CANARY} %")
+        self.patch(f"{GATEWAY}/httproutes/app", route(0))
+
+    def certificate(self, first):
+        def shows(certificate):
+            """Whether both data planes show it; a client that trusts only this one checks."""
+            context = ssl.create_default_context(cafile=certificate)
+            for plane in PLANES:
+                with socket.create_connection((plane, 443), timeout=5) as plain, context.wrap_socket(plain, server_hostname=HOST):
+                    pass
+            return True
+
+        until("the certificate is shown", lambda: shows(first))
+        second, data = self.secret("second")
+        with Load() as load:
+            began = time.monotonic()
+            self.patch("/api/v1/namespaces/default/secrets/app", {"stringData": data})
+            until("the new certificate is shown", lambda: shows(second))
+            took = time.monotonic() - began
+            time.sleep(1)
+        load.check(f"the certificate was replaced at both data planes after {took * 1000:.0f} ms")
+
+
+def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    began = time.monotonic()
+    state, logs = BINARIES / "state", BINARIES / "demo-logs"
+    shutil.rmtree(logs, ignore_errors=True)
+    logs.mkdir(parents=True)
+    enter(state, PLANES)
+    demo = Demo(BINARIES, pathlib.Path(os.environ["FLATOUT_BINARIES"]) / "flatout", state, logs)
+    try:
+        say(f"{BOLD}A cluster: etcd, kube-apiserver, kube-controller-manager, pods in network namespaces{OFF}")
+        demo.start_servers()
+        done("the API server responds")
+        demo.start_flatout()
+        certificate = demo.add_application()
+        done("a controller, two data planes and an application of three pods; the gateway is programmed")
+        say(f"{BOLD}The application rolls under load{OFF}")
+        demo.roll()
+        say(f"{BOLD}A canary by weight{OFF}")
+        demo.canary()
+        say(f"{BOLD}A certificate{OFF}")
+        demo.certificate(certificate)
+    finally:
+        demo.stop()
+    say(f"{DIM}{time.monotonic() - began:.0f} s; logs: {logs.relative_to(ROOT)}{OFF}")
+
+
+if __name__ == "__main__":
+    main()
