@@ -520,7 +520,7 @@ mod tests {
             "<b>+82.0 %</b><small>+76.0 to +88.0 %</small>",
             "<b>-21.0 %</b>",
             "<b>+102.0 %</b>",
-            "<b>1.5 %</b><span>measuring noise (A/A)",
+            "<b>1.5 %, of changes of the server 0.4 %</b><span>measuring noise (A/A)",
             "<b>2 of 7</b>",
             "→ 204,567/s",
             "<td>requests/s</td><td>101,234</td><td>204,567</td>",
