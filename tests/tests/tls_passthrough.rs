@@ -208,7 +208,7 @@ fn a_hello_arrives_in_any_pieces() {
 #[test]
 fn other_beginnings_are_refused() {
     let front = Front::start(&format!(
-        "listen \"127.0.0.1:PORT\"\ntls-handshake-time \"1s\"\nsite \"db.test\" {{ tls-passthrough \"{}\" }}\n",
+        "listen \"127.0.0.1:PORT\"\naccess-log \"access.log\"\ntls-handshake-time \"1s\"\nsite \"db.test\" {{ tls-passthrough \"{}\" }}\n",
         echo(b'E')
     ));
     for (name, bytes, expected) in [
@@ -235,6 +235,10 @@ fn other_beginnings_are_refused() {
     let mut stream = front.connect();
     stream.write_all(&bytes).unwrap();
     assert_eq!(receive(&mut stream, 1 + bytes.len())[0], b'E', "others are served as before");
+    let log = || fs::read_to_string(front.folder.0.join("access.log")).unwrap_or_default();
+    until("refused names are logged", || {
+        log().contains("\"TLS other.test\" 403 0") && log().contains("\"TLS -\" 403 0")
+    });
 }
 
 #[test]

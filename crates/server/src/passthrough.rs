@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use flatout_engine::{Begun, Ended, TlsRoute};
+use flatout_engine::{Begun, Ended, Outcome, TlsRoute};
 use flatout_lane::clock;
-use flatout_observe::observed::{Notes, Observer, RequestLogs};
+use flatout_observe::observed::{NO_SITE, Notes, Observer, RequestLogs};
 use flatout_proxy::{Passthrough, PassthroughEnd, PassthroughEnding, ProxyWorker};
+use flatout_wire::Status;
 
 /// A connection that is passed on to this upstream, and how it is logged.
 pub(crate) struct PassedConnection {
@@ -27,10 +28,8 @@ impl PassedConnection {
         observer: Option<Rc<Observer>>,
     ) -> TlsRoute {
         let name = name.unwrap_or("-").to_owned();
-        let line = format!("TLS {name}");
-        let begun = Begun { head: None, refused: line.as_bytes(), peer, tls: None, number: 0 };
         let began_ns = clock::nanoseconds();
-        let observed = observer.map(|observer| (observer.begun(&begun, 0), observer));
+        let observed = observer.map(|observer| (begun(&name, peer, &observer), observer));
         let PassedConnection { proxy_worker, upstream, site, logs } = self;
         let ending = PassthroughEnding::new(move |end| {
             if let Some((mark, observer)) = observed {
@@ -46,6 +45,26 @@ impl PassedConnection {
             Box::pin(std::future::ready(()))
         }))
     }
+}
+
+/// Notes a connection that is passed on to nobody: no site has its name, or one denies its client.
+pub(crate) fn note_refused(name: Option<&str>, peer: Option<SocketAddr>, observer: &Observer) {
+    let began_ns = clock::nanoseconds();
+    let mark = begun(name.unwrap_or("-"), peer, observer);
+    let end = PassthroughEnd {
+        status: Status::FORBIDDEN,
+        outcome: Outcome::Refused,
+        received_bytes: 0,
+        sent_bytes: 0,
+        note: 0,
+    };
+    observer.ended(&ended(end, (began_ns, mark), (NO_SITE, RequestLogs::Usual)));
+}
+
+/// Begins the line of a connection. Returns its mark.
+fn begun(name: &str, peer: Option<SocketAddr>, observer: &Observer) -> u64 {
+    let line = format!("TLS {name}");
+    observer.begun(&Begun { head: None, refused: line.as_bytes(), peer, tls: None, number: 0 }, 0)
 }
 
 fn ended(end: PassthroughEnd, (began_ns, mark): (u64, u64), (site, logs): (u16, RequestLogs)) -> Ended {

@@ -16,6 +16,7 @@ use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
 use crate::live::LiveService;
+use crate::passthrough;
 use crate::secure::Before;
 
 /// The service of a worker.
@@ -66,6 +67,12 @@ impl Service for WorkerService {
         let Site::Sites(sites) = &self.site else { return TlsRoute::Terminate };
         match sites.passthrough(name, peer, listener) {
             Ok(passed) => passed.route(name, peer, self.observer.clone()),
+            Err(TlsRoute::Refuse) => {
+                if let Some(observer) = &self.observer {
+                    passthrough::note_refused(name, peer, observer);
+                }
+                TlsRoute::Refuse
+            }
             Err(decided) => decided,
         }
     }
