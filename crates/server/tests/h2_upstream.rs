@@ -156,6 +156,37 @@ fn bodies_are_larger_than_windows_both_ways() {
     assert_eq!(upstream.connections(), 1);
 }
 
+#[test]
+fn the_last_piece_of_a_body_ends_it() {
+    let (came, ends) = (Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
+    let (arrived, seen) = (came.clone(), ends.clone());
+    let upstream = serving(Builder::new(), None, move |received| {
+        let (arrived, seen) = (arrived.clone(), seen.clone());
+        async move {
+            let ReceivedRequest { request, respond: mut asked, .. } = received;
+            arrived.notify_one();
+            let mut content = request.into_body();
+            while let Some(Ok(piece)) = content.data().await {
+                if !piece.is_empty() {
+                    seen.lock().unwrap().push((piece, content.is_end_stream()));
+                }
+            }
+            respond(&mut asked, 200, "done");
+        }
+    });
+    let proxy = Running::to(upstream.upstream());
+    let status = client(proxy.address, async |send| {
+        let mut send = send.clone();
+        let (response, mut body) = send.send_request(request("POST", "/"), false).unwrap();
+        // The body is not there when its request is sent.
+        came.notified().await;
+        body.send_data(Bytes::from_static(b"Hello"), true).unwrap();
+        response.await.unwrap().status()
+    });
+    assert_eq!(status, 200);
+    assert_eq!(*ends.lock().unwrap(), [(Bytes::from_static(b"Hello"), true)]);
+}
+
 fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {

@@ -73,6 +73,9 @@ const GUARDS: [&str; 16] = [
 const CONVERTED_GUARDS: [&str; 5] =
     ["auth_basic", "auth_basic_user_file", "auth_request", "auth_request_set", "auth_delay"];
 
+/// Directives that decide what an upstream gets. Without them it would get more of the client, or another request.
+const OF_UPSTREAM_REQUESTS: [&str; 3] = ["proxy_method", "proxy_pass_request_headers", "proxy_set_body"];
+
 /// Variables about the URL, the server and the browser. A redirect that depends on nothing else leads to another
 /// spelling of the same page.
 const OF_URL: [&str; 13] = [
@@ -163,6 +166,18 @@ impl<'d> Import<'d> {
         };
         if let Some(handler) = own.iter().find(is_handler) {
             return Some(because(handler, why(handler)));
+        }
+        let is_proxied = own.iter().any(|directive| directive.name == "proxy_pass");
+        // Those for an auth service are not requests of clients.
+        if is_proxied && !own.iter().any(|directive| directive.name == "internal") {
+            let mut found = OF_UPSTREAM_REQUESTS.iter().filter_map(|name| chain.find(name));
+            if let Some(directive) = found.find(|directive| directive.word(0) != "on") {
+                return Some(because(directive, why(directive)));
+            }
+        }
+        let depth = chain.find("ssl_verify_depth").filter(|depth| depth.word(0) == "0");
+        if let Some(depth) = depth.filter(|_| !["", "off"].contains(&chain.word("ssl_verify_client"))) {
+            return Some(because(depth, "certificates of all depths are accepted here"));
         }
         for limit in own.iter().filter(|directive| directive.name == "limit_except") {
             if let Err(why) = super::limit_except::rules(limit) {

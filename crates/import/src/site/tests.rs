@@ -411,6 +411,12 @@ fn unconverted_directives_close_their_location() {
         (2, "location / { root /r; } location ~ (a)\\1 { deny all; }"),
         (1, "location /a { location ~ b { memcached_pass a:1; } root /r; } location / { root /r; }"),
         (1, "location /a { alias $x; } location / { root /r; }"),
+        (1, "location / { proxy_pass http://a; proxy_method GET; }"),
+        (1, "proxy_set_body x; location / { proxy_pass http://a; }"),
+        (1, "location / { proxy_pass http://a; proxy_pass_request_headers off; }"),
+        (0, "location / { proxy_pass http://a; proxy_pass_request_headers on; }"),
+        (1, "ssl_verify_client on; ssl_verify_depth 0; location / { root /r; }"),
+        (0, "ssl_verify_client on; ssl_verify_depth 2; location / { root /r; }"),
         (0, open),
     ] {
         let imported = imported(&format!("http {{ server {{ listen 80; {text} }} }}"));

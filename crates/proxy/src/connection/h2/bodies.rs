@@ -1,9 +1,9 @@
 //! Request bodies, sent as the windows and the socket allow.
 
-use flatout_engine::{GuestKey, Lane, Pull};
+use flatout_engine::{ExchangeKey, GuestKey, Lane, Pull};
 use flatout_lane::clock;
 use flatout_wire::h2::hpack::encode_lines;
-use flatout_wire::h2::{Code, StreamId};
+use flatout_wire::h2::{Code, Connection, StreamId};
 
 use crate::connection::h2::stream::{KEPT_BYTES_MAX, Stream, StreamEnd};
 use crate::connection::h2::{OUT_BYTES_MAX, Session};
@@ -18,6 +18,16 @@ enum Turn {
     /// It waits for its client or for a window, or has sent everything.
     Waits,
     Ended(StreamEnd),
+}
+
+/// What a body has next.
+enum Next {
+    Content,
+    /// Nothing yet.
+    Later,
+    /// Nothing but these trailer fields, encoded.
+    End(Vec<u8>),
+    Failed(Failure),
 }
 
 impl Session {
@@ -63,39 +73,14 @@ impl Session {
             return Turn::Waits;
         }
         if stream.rest.is_empty() {
-            if !matches!(stream.job.pulled, Pulled::Waiting | Pulled::Begun) {
+            if !stream.is_pulling() {
                 return Turn::Waits;
             }
-            let piece = match stream.job.pull(lane, entry.exchange, guest) {
-                Ok(piece) => piece,
-                Err(failure) => return Turn::Ended(StreamEnd::Ended(failure)),
-            };
-            match piece {
-                Pull::Data(bytes) => stream.pulled(bytes),
-                Pull::Pipe(mut pipe) => match pipe.take_bytes() {
-                    Some(bytes) => stream.pulled(bytes),
-                    None => return Turn::Ended(StreamEnd::Ended(Failure::BadBody)),
-                },
-                Pull::End(trailers) => {
-                    stream.job.pulled = Pulled::Whole;
-                    let lines = request_trailers(&trailers, &stream.job.trailers);
-                    if !lines.is_empty() {
-                        // A repeated request would lose them.
-                        stream.kept = None;
-                    }
-                    let has_ended = match lines.is_empty() {
-                        true => machine.content(id, 0, 0, true, out),
-                        false => machine.trailers(id, |block| encode_lines(&lines, block), out),
-                    };
-                    return if has_ended {
-                        Turn::Waits
-                    } else {
-                        Turn::Ended(StreamEnd::Ended(Failure::BadBody))
-                    };
-                }
-                // The engine has rejected the rest of the body, and with it the request.
-                Pull::Fault(fault) => return Turn::Ended(StreamEnd::Ended(fault.into())),
-                Pull::Later | Pull::Gone => return Turn::Waits,
+            match stream.pull(lane, entry.exchange, guest) {
+                Next::Content => {}
+                Next::Later => return Turn::Waits,
+                Next::End(lines) => return end_of_body(machine, id, &lines, out),
+                Next::Failed(failure) => return Turn::Ended(StreamEnd::Ended(failure)),
             }
         }
         let room = machine.room(id).min(stream.rest.len());
@@ -103,16 +88,67 @@ impl Session {
             return if stream.rest.is_empty() { Turn::GoesOn } else { Turn::Waits };
         }
         let piece = stream.rest.split_to(room);
-        let ends = stream.rest.is_empty() && matches!(stream.job.pulled, Pulled::Not | Pulled::Whole);
+        // An end that is known by now is sent with the last piece, not in a frame of its own.
+        let next = match (stream.rest.is_empty(), stream.is_pulling()) {
+            (false, _) => Next::Content,
+            (true, true) => stream.pull(lane, entry.exchange, guest),
+            (true, false) => Next::End(Vec::new()),
+        };
+        let ends = matches!(&next, Next::End(lines) if lines.is_empty());
         if !machine.content(id, room, stream.rest.len(), ends, out) {
             return Turn::Ended(StreamEnd::Reset(Code::INTERNAL_ERROR));
         }
         out.extend_from_slice(&piece);
-        if ends { Turn::Waits } else { Turn::GoesOn }
+        match next {
+            Next::Content => Turn::GoesOn,
+            Next::Later => Turn::Waits,
+            Next::End(_) if ends => Turn::Waits,
+            Next::End(lines) => end_of_body(machine, id, &lines, out),
+            Next::Failed(failure) => Turn::Ended(StreamEnd::Ended(failure)),
+        }
     }
 }
 
+/// Ends a body that has no more content.
+fn end_of_body(machine: &mut Connection, id: StreamId, lines: &[u8], out: &mut Vec<u8>) -> Turn {
+    let has_ended = match lines.is_empty() {
+        true => machine.content(id, 0, 0, true, out),
+        false => machine.trailers(id, |block| encode_lines(lines, block), out),
+    };
+    if has_ended { Turn::Waits } else { Turn::Ended(StreamEnd::Ended(Failure::BadBody)) }
+}
+
 impl Stream {
+    /// Whether more of its body may come.
+    fn is_pulling(&self) -> bool {
+        matches!(self.job.pulled, Pulled::Waiting | Pulled::Begun)
+    }
+
+    /// Takes the next piece of the body, if it is there.
+    fn pull(&mut self, lane: &Lane, exchange: Option<ExchangeKey>, guest: GuestKey) -> Next {
+        match self.job.pull(lane, exchange, guest) {
+            Ok(Pull::Data(bytes)) => self.pulled(bytes),
+            Ok(Pull::Pipe(mut pipe)) => match pipe.take_bytes() {
+                Some(bytes) => self.pulled(bytes),
+                None => return Next::Failed(Failure::BadBody),
+            },
+            Ok(Pull::End(trailers)) => {
+                self.job.pulled = Pulled::Whole;
+                let lines = request_trailers(&trailers, &self.job.trailers);
+                if !lines.is_empty() {
+                    // A repeated request would lose them.
+                    self.kept = None;
+                }
+                return Next::End(lines);
+            }
+            // The engine has rejected the rest of the body, and with it the request.
+            Ok(Pull::Fault(fault)) => return Next::Failed(fault.into()),
+            Ok(Pull::Later | Pull::Gone) => return Next::Later,
+            Err(failure) => return Next::Failed(failure),
+        }
+        Next::Content
+    }
+
     /// Takes a pulled piece of the body.
     fn pulled(&mut self, bytes: bytes::Bytes) {
         self.job.pulled = Pulled::Begun;
