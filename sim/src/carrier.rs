@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::frames::Window;
 use crate::socket::{Received, Sent, Socket};
 use crate::trace::Event;
 
@@ -25,9 +26,12 @@ pub(crate) struct Wire {
     pub(crate) events: Vec<Event>,
     /// Bytes that were received before.
     pub(crate) first: Vec<u8>,
+    /// Of the connection, in the direction in which this end sends.
+    pub(crate) window: Window,
 }
 
 impl Wire {
+    /// `first` is what an upstream has received already: nothing for a client.
     pub(crate) fn new(socket: Socket, first: Vec<u8>, random: &mut fastrand::Rng) -> Rc<RefCell<Wire>> {
         let wire = Wire {
             socket,
@@ -37,6 +41,7 @@ impl Wire {
             is_deaf: false,
             has_ended: false,
             events: Vec::new(),
+            window: Window::new(first.is_empty()),
             first,
         };
         Rc::new(RefCell::new(wire))
@@ -73,6 +78,7 @@ impl AsyncRead for Carrier {
         };
         wire.events.push(event);
         wire.moves_left -= 1;
+        wire.window.received(&bytes);
         // TLS gives whole records.
         let rest = bytes.split_off(bytes.len().min(into.remaining()));
         wire.first = rest;
@@ -110,6 +116,7 @@ impl AsyncWrite for Carrier {
                 Poll::Pending
             }
             Sent::Bytes(count) => {
+                wire.window.sent(&bytes[..count]);
                 wire.events.push(Event::Sent(count));
                 wire.moves_left -= 1;
                 Poll::Ready(Ok(count))

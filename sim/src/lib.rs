@@ -9,8 +9,11 @@
 
 mod carrier;
 mod client;
+mod disk;
+mod frames;
 mod message;
 mod model;
+mod news;
 mod observer;
 mod pairs;
 mod panicked;

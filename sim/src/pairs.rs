@@ -89,5 +89,7 @@ fn of_scene(it: &Scene) -> Properties {
         ("shared resources", it.shares_resources),
         ("purges", it.purges > 0),
         ("channels", it.channels.is_some()),
+        ("slow disk", it.disk.slow_of_256 > 0),
+        ("full disk", it.disk.fills_up),
     ]
 }

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use flatout_lane::jobs;
+
 use crate::pairs::Pairs;
 use crate::panicked;
 use crate::reduce::Reduction;
@@ -96,6 +98,7 @@ fn run_here(seed: u64, reduction: &Reduction, steps: &AtomicU64) -> Report {
     let run = || World::new(&scene, reduction, random).run(&mut shared, steps);
     let result = catch_unwind(AssertUnwindSafe(run));
     let result = result.unwrap_or_else(|cause| Err(format!("a panic{}", panicked::text(&*cause))));
+    jobs::clear();
     let requests = shared.requests();
     let Shared { model, trace, .. } = shared;
     Report {

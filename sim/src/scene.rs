@@ -115,6 +115,36 @@ pub(crate) struct Scene {
     pub(crate) purges: u32,
     /// Messages that are published.
     pub(crate) channels: Option<Channels>,
+    pub(crate) disk: DiskFaults,
+}
+
+/// More jobs than wait at once.
+const WAITING_MAX: usize = 1024;
+
+/// What the threads for files may do wrong.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DiskFaults {
+    /// How many of 256 jobs are late.
+    pub(crate) slow_of_256: u8,
+    /// How many jobs may wait.
+    pub(crate) waiting_max: usize,
+    /// The disk is full now and then.
+    pub(crate) fills_up: bool,
+}
+
+impl DiskFaults {
+    /// Whether a file may not be written.
+    pub(crate) fn may_refuse(self) -> bool {
+        self.fills_up || self.waiting_max < WAITING_MAX
+    }
+
+    fn draw(random: &mut fastrand::Rng) -> DiskFaults {
+        DiskFaults {
+            slow_of_256: *random.choice(&[0, 16, 128]).expect("some"),
+            waiting_max: *random.choice(&[1, 3, WAITING_MAX, WAITING_MAX]).expect("some"),
+            fills_up: random.u8(..4) == 0,
+        }
+    }
 }
 
 /// Channels, their messages and who gets them.
@@ -170,6 +200,7 @@ impl Scene {
                 lag_max: *random.choice(&[2, 1000]).expect("some"),
             }),
             purges: if random.bool() { random.u32(1..=30) } else { 0 },
+            disk: DiskFaults::draw(random),
         }
     }
 }

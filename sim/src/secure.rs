@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use flatout_tls::{Acceptor, Identity, ServerPlan};
-use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
+use rcgen::{CertificateParams, KeyPair, PKCS_ED25519, SerialNumber};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
@@ -16,7 +16,11 @@ use crate::socket::draw_piece;
 /// The name that the certificate is for.
 const NAME: &str = "a.test";
 
-/// One certificate for all runs. Signatures with its key all have the same length: otherwise a run could not be repeated.
+/// What stands before a private key of Ed25519 in PKCS #8 (RFC 8410, section 7).
+const ED25519_BEFORE_KEY: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+
+/// One certificate for all runs, also of other processes. Signatures with its key all have the same length: otherwise a run could not be
+/// repeated.
 struct Certificate {
     der: CertificateDer<'static>,
     pem: String,
@@ -24,8 +28,10 @@ struct Certificate {
 }
 
 static CERTIFICATE: LazyLock<Certificate> = LazyLock::new(|| {
-    let key = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
-    let params = CertificateParams::new(vec![NAME.to_owned()]).expect("a name");
+    let key = [&ED25519_BEFORE_KEY[..], &[1; 32]].concat();
+    let key = KeyPair::from_pkcs8_der_and_sign_algo(&key.into(), &PKCS_ED25519).expect("a key");
+    let mut params = CertificateParams::new(vec![NAME.to_owned()]).expect("a name");
+    params.serial_number = Some(SerialNumber::from(1));
     let certificate = params.self_signed(&key).expect("a certificate");
     Certificate { der: certificate.der().clone(), pem: certificate.pem(), key_pem: key.serialize_pem() }
 });

@@ -1,12 +1,13 @@
-//! Publishers of messages, and subscribers that get them as Server-Sent Events: they come, read slowly, break off and come back.
+//! Publishers of messages, and subscribers that get them over any transport: they come, read slowly, break off, and come back over the same
+//! transport or another.
 
 use std::path::Path;
 
 use flatout_push::{History, Hub, Kind, Plan};
 
 use crate::client::connect;
-use crate::message::{Decoder, Framing, Head, Start};
-use crate::model::push::{CHANNELS, CHANNELS_PATH, Position, channel_name, take_events};
+use crate::model::push::{CHANNELS, CHANNELS_PATH, Position, channel_name};
+use crate::news::{self, Inbox, News, Transport};
 use crate::scene::{Channels, TIME_MAX};
 use crate::socket::{Received, Sent, Socket};
 use crate::trace::{Actor, Event};
@@ -81,6 +82,8 @@ pub(crate) struct Subscriber {
     number: usize,
     random: fastrand::Rng,
     position: Position,
+    /// The server's name for it.
+    cursor: Option<String>,
     connection: Option<Connection>,
     is_done: bool,
     wakes_at_ns: u64,
@@ -90,10 +93,11 @@ pub(crate) struct Subscriber {
 
 struct Connection {
     socket: Socket,
+    transport: Transport,
     output: Vec<u8>,
-    input: Vec<u8>,
-    body: Option<Decoder>,
-    stream: Vec<u8>,
+    inbox: Inbox,
+    /// When the last byte of its request was sent.
+    asked_ns: Option<u64>,
     has_gap: bool,
     /// It has paused, or one burst of messages is more than it may be behind: the server may find it too slow.
     is_slow: bool,
@@ -107,6 +111,7 @@ impl Subscriber {
         Subscriber {
             number,
             position: crate::model::push::Channels::default().ask(channels),
+            cursor: None,
             random,
             connection: None,
             is_done: false,
@@ -138,6 +143,9 @@ impl Subscriber {
             match connection.socket.send(&connection.output[..piece]) {
                 Sent::Bytes(bytes) => {
                     connection.output.drain(..bytes);
+                    if connection.output.is_empty() {
+                        connection.asked_ns.get_or_insert(shared.now_ns);
+                    }
                     shared.event(actor, Event::Sent(bytes));
                     return Ok(true);
                 }
@@ -170,70 +178,100 @@ impl Subscriber {
     fn connect(&mut self, folder: &Path, shared: &mut Shared<'_>) -> Result<(), String> {
         let actor = Actor::Subscriber(self.number);
         let socket = connect(folder, false, &mut self.random, shared, actor)?;
-        let names: Vec<String> =
-            self.position.channels.iter().map(|channel| channel_name(*channel)).collect();
-        let mut request = format!("GET {CHANNELS_PATH}/{} HTTP/1.1\r\nHost: a.test\r\n", names.join(","));
-        match shared.model.channels.last_id(&self.position) {
-            Some(id) => request += &format!("Last-Event-ID: {id}\r\n"),
-            None => self.position = shared.model.channels.ask(self.position.channels.clone()),
+        let transports = [Transport::Events, Transport::Events, Transport::Socket, Transport::Poll];
+        let transport = *self.random.choice(&transports).expect("some");
+        if self.cursor.is_none() {
+            self.position = shared.model.channels.ask(self.position.channels.clone());
         }
-        request += "\r\n";
         self.reads_since_ns = shared.now_ns;
         self.connection = Some(Connection {
             socket,
-            output: request.into_bytes(),
-            input: Vec::new(),
-            body: None,
-            stream: Vec::new(),
+            transport,
+            output: self.request(transport),
+            inbox: Inbox::new(transport),
+            asked_ns: None,
             has_gap: false,
             is_slow: shared.scene.channels.is_some_and(|channels| channels.lag_max < BURST_MAX),
         });
         Ok(())
     }
 
+    fn request(&self, transport: Transport) -> Vec<u8> {
+        let names: Vec<String> =
+            self.position.channels.iter().map(|channel| channel_name(*channel)).collect();
+        let path = format!("{CHANNELS_PATH}/{}", names.join(","));
+        transport.request(&path, self.cursor.as_deref())
+    }
+
     fn receive(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
         let actor = Actor::Subscriber(self.number);
         let Some(connection) = &mut self.connection else { return Ok(false) };
         let most = connection.socket.draw_room(&mut self.random);
-        match connection.socket.receive(&mut connection.input, most) {
+        let received = connection.socket.receive(&mut connection.inbox.input, most);
+        match received {
             Received::Nothing => return self.rest(shared),
             Received::Bytes(bytes) => shared.event(actor, Event::Received(bytes)),
-            Received::End | Received::Reset => return self.end(shared),
+            // With TLS the last bytes come together with the end.
+            Received::End | Received::Reset => {}
         }
-        if connection.body.is_none() {
-            let Some((head, length)) = Head::response(&connection.input)? else { return Ok(true) };
-            connection.input.drain(..length);
-            let Start::Response { status } = head.start else { return Err("no response".to_owned()) };
-            if status != 200 {
-                return Err(format!("subscriber {}: {status} instead of a stream", self.number));
+        let all = connection.inbox.take();
+        let all = all.map_err(|message| format!("subscriber {}: {message}", self.number))?;
+        for news in all {
+            self.take(news, shared).map_err(|message| format!("subscriber {}: {message}", self.number))?;
+        }
+        match received {
+            Received::End | Received::Reset => self.end(shared),
+            Received::Nothing | Received::Bytes(_) => Ok(true),
+        }
+    }
+
+    fn take(&mut self, news: News, shared: &mut Shared<'_>) -> Result<(), String> {
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        match news {
+            // One that goes on somewhere gets all from there.
+            News::Joined if self.cursor.is_some() => {}
+            News::Joined => shared.model.channels.joined(&mut self.position),
+            News::Gap => connection.has_gap = true,
+            News::Message { id, data } => {
+                let (has_gap, history) = (std::mem::take(&mut connection.has_gap), shared.history());
+                let channels = &shared.model.channels;
+                channels.received(&mut self.position, &id, &data, has_gap, history)?;
+                self.cursor = Some(id);
             }
-            connection.body = Some(Decoder::new(head.framing(Framing::Close)?));
-            shared.model.channels.joined(&mut self.position);
-        }
-        if let Some(decoder) = &mut connection.body {
-            decoder.take(&mut connection.input)?;
-            connection.stream.append(&mut decoder.body);
-        }
-        for event in take_events(&mut connection.stream)? {
-            if event.event.as_deref() == Some("gap") {
-                connection.has_gap = true;
-                continue;
+            News::Polled { position, closes } => {
+                if self.cursor.replace(position).is_none() {
+                    shared.model.channels.joined(&mut self.position);
+                }
+                let request = self.request(Transport::Poll);
+                if closes {
+                    shared.event(Actor::Subscriber(self.number), Event::Close);
+                    self.connection = None;
+                } else if let Some(connection) = &mut self.connection {
+                    shared.polls += 1;
+                    (connection.output, connection.asked_ns) = (request, None);
+                }
             }
-            // The server ends subscribers that are too far behind, with this code.
-            if event.event.as_deref() == Some("end") && event.data.contains("1013") && connection.is_slow {
-                continue;
+            News::Ping(payload) => connection.output.extend(news::frame(news::PONG, &payload)),
+            News::End(1013) if connection.is_slow => {
+                if connection.transport == Transport::Socket {
+                    connection.output.extend(news::frame(news::CLOSE, &1013u16.to_be_bytes()));
+                }
             }
-            let id = event.id.as_ref().ok_or_else(|| format!("an event without an id: {event:.200?}"))?;
-            let (has_gap, history) = (std::mem::take(&mut connection.has_gap), shared.history());
-            let received =
-                shared.model.channels.received(&mut self.position, id, &event.data, has_gap, history);
-            received.map_err(|message| format!("subscriber {}: {message}", self.number))?;
+            News::End(code) => return Err(format!("the server ends the subscription: {code}")),
         }
-        Ok(true)
+        Ok(())
     }
 
     /// There is nothing to receive.
     fn rest(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
+        // The clock moves only when nobody has anything to do: so the server has had the request.
+        if let Some(connection) = &mut self.connection
+            && connection.transport == Transport::Poll
+            && self.cursor.is_none()
+            && connection.asked_ns.is_none_or(|asked_ns| asked_ns == shared.now_ns)
+        {
+            shared.model.channels.joined(&mut self.position);
+        }
         let Some((awaited, published_ns)) = shared.model.channels.awaited(&self.position) else {
             if !shared.model.channels.has_ended {
                 return Ok(false);
@@ -256,7 +294,9 @@ impl Subscriber {
     /// The server has ended the connection.
     fn end(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
         shared.event(Actor::Subscriber(self.number), Event::Closed);
-        let is_slow = self.connection.take().is_some_and(|connection| connection.is_slow);
+        // It says why, if there is room for that before its patience ends.
+        // One that has closed together with its last response is gone already.
+        let is_slow = self.connection.take().is_none_or(|connection| connection.is_slow);
         if !is_slow {
             return Err(format!(
                 "subscriber {}: the server has ended the stream of one that reads",

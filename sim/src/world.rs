@@ -13,6 +13,7 @@ use flatout_server::live::Live;
 use flatout_server::simulation;
 
 use crate::client::Client;
+use crate::disk::Disk;
 use crate::model::cache::{Moment, RESOURCES, TAGS, tag_name};
 use crate::model::push::{CHANNELS, channel_name};
 use crate::model::{Model, resource_target};
@@ -64,6 +65,8 @@ pub(crate) struct Shared<'s> {
     requests: u32,
     /// Connections to the server.
     opened: u64,
+    /// Long polls on connections that had one before.
+    pub(crate) polls: u64,
 }
 
 impl<'s> Shared<'s> {
@@ -78,6 +81,7 @@ impl<'s> Shared<'s> {
             served: 0,
             requests: 0,
             opened: 0,
+            polls: 0,
         }
     }
 
@@ -162,6 +166,7 @@ pub(crate) struct World {
     clients: Vec<Client>,
     upstreams: Vec<Upstream>,
     subscribers: Vec<Subscriber>,
+    disk: Disk,
     publisher: Publisher,
     reloads_left: u32,
     purges_left: u32,
@@ -201,7 +206,8 @@ impl World {
         let subscribers: Vec<_> = (0..count).map(|number| Subscriber::new(number, random.fork())).collect();
         let channels = scene.channels.filter(|_| !reduction.has_no_subscribers);
         let publisher = Publisher::new(hub.clone(), channels, random.fork());
-        let actors = workers.len() + clients.len() + upstreams.len() + subscribers.len() + 2;
+        let disk = Disk::new(scene.disk, random.fork());
+        let actors = workers.len() + clients.len() + upstreams.len() + subscribers.len() + 3;
         World {
             folder,
             random,
@@ -213,6 +219,7 @@ impl World {
             clients,
             upstreams,
             subscribers,
+            disk,
             publisher,
             reloads_left: scene.reloads,
             purges_left: scene.purges,
@@ -222,7 +229,7 @@ impl World {
     }
 
     pub(crate) fn run(mut self, shared: &mut Shared<'_>, steps: &AtomicU64) -> Result<(), String> {
-        let mut did_at_ns = shared.now_ns;
+        let (mut did_at_ns, mut is_checked) = (shared.now_ns, false);
         for _ in 0..STEPS_MAX {
             steps.fetch_add(1, Ordering::Relaxed);
             if self.clients.iter().all(Client::is_done) && self.subscribers.iter().all(Subscriber::is_done) {
@@ -231,6 +238,9 @@ impl World {
             let Some(actor) = self.awake.draw(&mut self.random) else {
                 if shared.now_ns - did_at_ns > QUIET_NS_MAX {
                     return Err(self.stuck(shared));
+                }
+                if !std::mem::replace(&mut is_checked, true) {
+                    flatout_proxy::check_all()?;
                 }
                 self.advance(shared, did_at_ns);
                 continue;
@@ -244,7 +254,7 @@ impl World {
                 // Peers are connected to workers only.
                 (0..self.workers.len()).for_each(|worker| self.awake.wake(worker));
                 self.awake.wake(self.operator());
-                did_at_ns = shared.now_ns;
+                (did_at_ns, is_checked) = (shared.now_ns, false);
             }
         }
         Err("the run does not end".to_owned())
@@ -252,7 +262,7 @@ impl World {
 
     /// The number of the operator among actors: the last.
     fn operator(&self) -> usize {
-        self.workers.len() + self.clients.len() + self.upstreams.len() + self.subscribers.len() + 1
+        self.workers.len() + self.clients.len() + self.upstreams.len() + self.subscribers.len() + 2
     }
 
     fn step(&mut self, actor: usize, shared: &mut Shared<'_>) -> Result<bool, String> {
@@ -277,7 +287,8 @@ impl World {
             return subscriber.step(self.folder.path(), shared);
         }
         match at - self.subscribers.len() {
-            0 => self.publisher.step(shared),
+            0 => Ok(self.disk.step(shared)),
+            1 => self.publisher.step(shared),
             _ => Ok(self.operate(shared)),
         }
     }
@@ -339,7 +350,7 @@ impl World {
         let wakes = self.clients.iter().filter_map(Client::wakes_at_ns);
         let wakes = wakes.chain(self.upstreams.iter().filter_map(Upstream::wakes_at_ns));
         let wakes = wakes.chain(self.subscribers.iter().filter_map(Subscriber::wakes_at_ns));
-        let wakes = wakes.chain(self.publisher.wakes_at_ns());
+        let wakes = wakes.chain(self.publisher.wakes_at_ns()).chain(self.disk.wakes_at_ns());
         let next = wakes.filter(|at| *at > shared.now_ns).min().unwrap_or(u64::MAX);
         let is_long = shared.now_ns - did_at_ns > LONG_AFTER_NS;
         let to = next.min(shared.now_ns + if is_long { LONG_STEP_NS } else { STEP_NS });
@@ -354,6 +365,10 @@ impl World {
 
     /// All clients are done: nothing may be left of them.
     fn end(&mut self, shared: &mut Shared<'_>) -> Result<(), String> {
+        self.settle(shared)?;
+        flatout_proxy::check_all()?;
+        self.clients.iter().try_for_each(Client::check_at_rest)?;
+        self.upstreams.iter().try_for_each(Upstream::check_at_rest)?;
         self.handle.drain();
         let rest_until_ns = shared.now_ns + REST_NS_MAX;
         let until_ns = shared.now_ns + QUIET_NS_MAX;
@@ -369,16 +384,23 @@ impl World {
                     "the server drains, and the connection of client {at}, which is at rest, stays open"
                 ));
             }
-            let mut did = true;
-            while did {
-                did = false;
-                for actor in 0..self.operator() - 1 {
-                    did |= self.step(actor, shared)?;
-                }
-            }
+            self.settle(shared)?;
             self.advance(shared, shared.now_ns);
         }
         self.nothing_is_left(shared)
+    }
+
+    /// Everybody does everything that there is to do now.
+    fn settle(&mut self, shared: &mut Shared<'_>) -> Result<(), String> {
+        let mut did = true;
+        while did {
+            did = false;
+            // Nothing is published or changed any more.
+            for actor in 0..self.operator() - 1 {
+                did |= self.step(actor, shared)?;
+            }
+        }
+        Ok(())
     }
 
     /// What the server counts is what has happened, and nothing of it is left.
@@ -394,7 +416,7 @@ impl World {
             ));
         }
         // Of those that were begun, some were not sent to the end of their heads.
-        let (least, most) = (shared.model.whole, u64::from(shared.requests) + shared.opened);
+        let (least, most) = (shared.model.whole, u64::from(shared.requests) + shared.opened + shared.polls);
         if !(least..=most).contains(&figures.requests) {
             let counted = figures.requests;
             return Err(format!("the server counts {counted} requests; there were {least} to {most}"));

@@ -23,6 +23,8 @@ pub mod connect;
 pub mod cpu;
 pub mod descriptors;
 pub mod file;
+#[cfg(feature = "simulation")]
+pub mod jobs;
 pub mod listener;
 pub mod names;
 pub mod namespace;

@@ -53,3 +53,5 @@ mod smuggling_h2;
 mod spool;
 #[path = "upstreams.rs"]
 mod upstreams;
+#[path = "waiting.rs"]
+mod waiting;

@@ -29,6 +29,10 @@ pub(super) struct Connection {
     fault: Option<(usize, Fault)>,
     /// A rule was broken.
     has_failed: bool,
+    /// It never pauses in the middle of something.
+    is_steady: bool,
+    /// It has.
+    is_slow: bool,
     /// Nothing more can be sent.
     is_broken: bool,
     /// When the client gives up, if it does.
@@ -163,6 +167,8 @@ impl Connection {
             has_switched: false,
             fault,
             has_failed: false,
+            is_steady: random.bool(),
+            is_slow: false,
             is_broken: false,
             gives_up_at_ns: None,
             input: Vec::new(),
@@ -237,7 +243,8 @@ impl Connection {
             self.is_polling && self.next > 0 && self.requests.get(self.next).is_some_and(is_next);
         let waits = is_between && !self.has_waited && random.bool();
         self.has_waited |= is_between;
-        if (waits || random.u8(..16) == 0) && !self.socket.is_announcing() {
+        if (waits || !self.is_steady && random.u8(..16) == 0) && !self.socket.is_announcing() {
+            self.is_slow |= !waits;
             let pause_ms = random.u64(1..=if waits { POLL_PAUSE_MS_MAX } else { PAUSE_MS_MAX });
             shared.event(actor, Event::Pause(pause_ms));
             *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
@@ -363,7 +370,7 @@ impl Connection {
             body: &decoder.body,
             is_complete: decoder.is_complete,
         };
-        let excuse = Excuse { client: self.has_failed, upstream: shared.upstreams_failed };
+        let excuse = self.excuse(self.has_failed, shared);
         let now = shared.moment();
         shared.model.response(request.planned.id, &got, excuse, now, shared.scene)?;
         self.next += 1;
@@ -410,8 +417,12 @@ impl Connection {
                 )),
             };
         }
-        let excuse = Excuse { client: is_excused, upstream: shared.upstreams_failed };
+        let excuse = self.excuse(is_excused, shared);
         shared.model.no_response(request.planned.id, excuse, shared.scene)
+    }
+
+    fn excuse(&self, client: bool, shared: &Shared<'_>) -> Excuse {
+        Excuse { client, is_slow: self.is_slow || self.has_failed, upstream: shared.upstreams_failed }
     }
 
     /// The client has closed the connection itself.

@@ -44,6 +44,10 @@ pub(super) struct Connection {
     /// The client does not read: until then.
     deaf_until_ns: Option<u64>,
     has_failed: bool,
+    /// It never pauses in the middle of something.
+    is_steady: bool,
+    /// It has.
+    is_slow: bool,
     gives_up_at_ns: Option<u64>,
 }
 
@@ -131,6 +135,8 @@ impl Connection {
             fault,
             deaf_until_ns: None,
             has_failed: false,
+            is_steady: random.bool(),
+            is_slow: false,
             gives_up_at_ns: None,
         }
     }
@@ -198,8 +204,9 @@ impl Connection {
         {
             return self.end(reason, shared);
         }
-        if did && random.u8(..64) == 0 && !self.wire.borrow().socket.is_announcing() {
+        if did && !self.is_steady && random.u8(..64) == 0 && !self.wire.borrow().socket.is_announcing() {
             let pause_ms = random.u64(1..=PAUSE_MS_MAX);
+            self.is_slow = true;
             shared.event(actor, Event::Pause(pause_ms));
             *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
         }
@@ -214,6 +221,14 @@ impl Connection {
     /// Whether it has all its responses, and stays.
     pub(super) fn is_resting(&self) -> bool {
         self.rests && self.planned.is_empty() && self.streams.is_empty()
+    }
+
+    /// When everybody has done everything, its window is back.
+    pub(super) fn check_at_rest(&self) -> Result<(), String> {
+        match self.state {
+            State::Open(..) if !self.has_failed && self.is_resting() => self.wire.borrow().window.check(),
+            _ => Ok(()),
+        }
     }
 
     /// Breaks a rule, if that is due.
@@ -397,12 +412,12 @@ impl Connection {
     }
 
     fn excuse(&self, shared: &Shared<'_>) -> Excuse {
-        Excuse { client: self.may_be_cut(shared), upstream: shared.upstreams_failed }
+        Excuse { client: self.may_be_cut(shared), is_slow: self.is_slow, upstream: shared.upstreams_failed }
     }
 
     /// The client has broken a rule, or may be slower than the server wants.
     fn may_be_cut(&self, shared: &Shared<'_>) -> bool {
-        self.has_failed || shared.scene.rate_min > 0
+        self.has_failed || self.is_slow && shared.scene.rate_min > 0
     }
 
     /// The connection has ended, and all that it had received was handled.

@@ -143,6 +143,12 @@ impl Client {
         is_resting && self.connections_left == 0
     }
 
+    /// Checks what must be true when everybody has done everything.
+    pub(crate) fn check_at_rest(&self) -> Result<(), String> {
+        let Some(Connection::Http2(connection)) = &self.connection else { return Ok(()) };
+        connection.check_at_rest().map_err(|message| format!("client {}: {message}", self.number))
+    }
+
     /// Whether its last connection is closed.
     pub(crate) fn is_gone(&self) -> bool {
         self.connection.is_none() && self.connections_left == 0

@@ -143,6 +143,8 @@ pub(crate) struct Got<'g> {
 pub(crate) struct Excuse {
     /// The client of this request.
     pub(crate) client: bool,
+    /// It has paused in the middle of something, and may be slower than the server wants.
+    pub(crate) is_slow: bool,
     /// Any upstream.
     pub(crate) upstream: bool,
 }
@@ -326,7 +328,7 @@ impl Model {
 
     /// Whether a tunnel may end before all bytes have gone through it.
     pub(crate) fn may_end_tunnel(&self, id: u32, scene: &Scene) -> bool {
-        self.broken_tunnels.contains(&id) || has_time_limit(scene)
+        self.broken_tunnels.contains(&id) || has_time_limit(scene, true)
     }
 
     /// A client has a response, or a part of one before its connection ended.
@@ -394,7 +396,9 @@ impl Model {
             }
             // The limit of a body of unknown length shows when the response may have begun.
             (false, End::Whole(_)) if scene.is_too_large(planned.body_length) => Ok(()),
-            (false, End::Whole(_)) if !excuse.client && !excuse.upstream && !has_time_limit(scene) => {
+            (false, End::Whole(_))
+                if !excuse.client && !excuse.upstream && !has_time_limit(scene, excuse.is_slow) =>
+            {
                 Err(format!(
                     "request {id}: the connection ended in the middle of a response that the upstream has sent"
                 ))
@@ -437,6 +441,8 @@ impl Model {
             // The authorization service could not be asked in time.
             502 | 503 if any(&|it| !it.retry_on.statuses.is_empty()) => true,
             502 => excuse.upstream || any(&|it| it.has_authorization && it.connections_max < 4096),
+            // A body that cannot be stored.
+            503 if scene.disk.may_refuse() && any(&|it| it.buffers_requests) => true,
             503 => excuse.upstream || any(&|it| it.concurrency.is_some() || it.connections_max < 4096),
             504 if planned.asks.only_if_cached && any(&|it| it.cache.is_some()) => true,
             504 => excuse.upstream || excuse.client || any(&|it| it.request_time_max.is_some()),
@@ -480,7 +486,7 @@ impl Model {
     pub(crate) fn no_response(&mut self, id: u32, excuse: Excuse, scene: &Scene) -> Result<(), String> {
         self.ended += 1;
         // The request before it may have reached its time limit, although its client has the whole response.
-        if excuse.client || (scene.has_separate_ends() && has_time_limit(scene)) {
+        if excuse.client || (scene.has_separate_ends() && has_time_limit(scene, excuse.is_slow)) {
             return Ok(());
         }
         Err(format!("request {id}: the connection ended without a response"))
@@ -515,7 +521,7 @@ fn range_of(planned: &Planned, sent: &Sent, got: &Got<'_>) -> Result<usize, Stri
 }
 
 /// Whether a time limit may end a response that has begun.
-fn has_time_limit(scene: &Scene) -> bool {
-    scene.rate_min > 0
+fn has_time_limit(scene: &Scene, is_slow: bool) -> bool {
+    (scene.rate_min > 0 && is_slow)
         || scene.configurations.iter().any(|configuration| configuration.request_time_max.is_some())
 }

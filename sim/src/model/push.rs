@@ -1,7 +1,5 @@
 //! What subscribers of channels must get: each message once, in the order in which they were published, or the word that some are lost.
 
-use std::collections::VecDeque;
-
 /// Channels of a run.
 pub(crate) const CHANNELS: usize = 3;
 
@@ -68,12 +66,6 @@ impl Channels {
         position.to = self.published.len();
     }
 
-    /// The last message of a subscriber, by the server's name for it: there it goes on.
-    pub(crate) fn last_id(&self, position: &Position) -> Option<&str> {
-        let last = self.published.get(position.next?.checked_sub(1)?)?;
-        Some(&last.id)
-    }
-
     /// A subscriber has got a message, after the word that some are lost if `has_gap`.
     pub(crate) fn received(
         &self,
@@ -133,39 +125,4 @@ fn text(number: usize, length: usize) -> String {
     let begin = format!("message {number} ");
     let rest = length.saturating_sub(begin.len());
     begin.chars().chain(digits.take(rest)).collect()
-}
-
-/// An event of a stream.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Received {
-    pub(crate) id: Option<String>,
-    pub(crate) event: Option<String>,
-    pub(crate) data: String,
-}
-
-/// Takes whole events from the front of a stream, by the rules of the HTML standard for `text/event-stream`.
-pub(crate) fn take_events(stream: &mut Vec<u8>) -> Result<VecDeque<Received>, String> {
-    let mut found = VecDeque::new();
-    while let Some(end) = stream.windows(2).position(|two| two == b"\n\n") {
-        let block =
-            String::from_utf8(stream.drain(..end + 2).collect()).map_err(|_| "an event that is no text")?;
-        let (mut received, mut lines) = (Received::default(), Vec::new());
-        for line in block.lines() {
-            let (name, value) = line.split_once(':').unwrap_or((line, ""));
-            let value = value.strip_prefix(' ').unwrap_or(value);
-            match name {
-                "id" => received.id = Some(value.to_owned()),
-                "event" => received.event = Some(value.to_owned()),
-                "data" => lines.push(value.to_owned()),
-                // A comment, or when to come back.
-                "" | "retry" => {}
-                other => return Err(format!("a line of an event with the name {other:?}")),
-            }
-        }
-        if !lines.is_empty() {
-            received.data = lines.join("\n");
-            found.push_back(received);
-        }
-    }
-    Ok(found)
 }

@@ -32,7 +32,10 @@ impl Model {
         let settings = Settings {
             fresh_s: caches().map(|cache| cache.fresh_s.unwrap_or(0)).max().unwrap_or(0),
             stale_s: caches().map(|cache| cache.stale_s).max().unwrap_or(0),
-            upstreams_fail: scene.upstreams_fail || scene.clients_fail || has_limits || has_time_limit(scene),
+            upstreams_fail: scene.upstreams_fail
+                || scene.clients_fail
+                || has_limits
+                || has_time_limit(scene, true),
         };
         // What the rules add for the upstream is part of the key: an unsafe request removes what is stored under its own.
         let adds_field = |at: usize| scene.configurations[at].adds_field;
@@ -93,7 +96,7 @@ impl Model {
             && scene.configurations[0].cache.is_some()
             && !scene.clients_fail
             && !scene.upstreams_fail
-            && !has_time_limit(scene)
+            && !has_time_limit(scene, true)
             && !self.changed.contains(&resource);
         if !is_simple || planned.method != "GET" || !planned.asks.is_plain() {
             return Ok(());

@@ -176,11 +176,7 @@ impl Connection {
             Received::Nothing => {
                 let is_at_rest = self.request.is_none() && self.input.is_empty() && self.has_served;
                 if is_at_rest && random.u16(..IDLE_LOOKS) == 0 {
-                    // Many servers say why. It must not become the response to a request that comes later.
-                    if self.records.is_none() && random.bool() {
-                        self.socket.send(TIME_IS_OVER);
-                    }
-                    shared.event(self.actor, Event::Close);
+                    self.leave(random, shared);
                     return Ok(Did::Ended);
                 }
                 return Ok(Did::Nothing);
@@ -332,6 +328,26 @@ impl Connection {
         true
     }
 
+    /// Closes a connection at rest.
+    fn leave(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>) {
+        // Many servers say why. It must not become the response to a request that comes later.
+        if self.records.is_none() && random.bool() {
+            self.socket.send(TIME_IS_OVER);
+        }
+        shared.event(self.actor, Event::Close);
+    }
+
+    /// Whether its response is sent, and it closes now.
+    fn leaves(&self) -> bool {
+        let is_over = |request: &Request| {
+            let Behaviour { leaves, fault, .. } = request.behaviour;
+            leaves && fault.is_none() && request.has_responded && request.body.is_complete()
+        };
+        self.sent == self.output.len()
+            && self.then == Then::Next
+            && self.request.as_ref().is_some_and(is_over)
+    }
+
     fn send(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Did {
         if self.sent == self.output.len() {
             let request = self.request.as_ref();
@@ -363,6 +379,10 @@ impl Connection {
                 self.has_paused = false;
                 self.sent += bytes;
                 shared.event(self.actor, Event::Sent(bytes));
+                if self.leaves() {
+                    self.leave(random, shared);
+                    return Did::Ended;
+                }
                 Did::Something
             }
             Sent::Full => Did::Nothing,

@@ -100,6 +100,14 @@ impl Connection {
         self.streams.iter().map(|stream| stream.wakes_at_ns).filter(|at| *at > 0).min()
     }
 
+    /// When everybody has done everything, its window is back.
+    pub(super) fn check_at_rest(&self) -> Result<(), String> {
+        match self.state {
+            State::Open(..) if self.streams.is_empty() => self.wire.borrow().window.check(),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn step(
         &mut self,
         role: Role,

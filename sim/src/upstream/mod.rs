@@ -72,6 +72,8 @@ struct Behaviour {
     is_slow: bool,
     interim: bool,
     closes: bool,
+    /// It closes right behind its response, without having said so: a server may do that whenever a connection is at rest.
+    leaves: bool,
     fault: Option<Fault>,
 }
 
@@ -105,6 +107,16 @@ impl Upstream {
     /// When one of its connections goes on by itself.
     pub(crate) fn wakes_at_ns(&self) -> Option<u64> {
         self.connections.iter().filter_map(Connection::wakes_at_ns).min()
+    }
+
+    /// Checks what must be true when everybody has done everything.
+    pub(crate) fn check_at_rest(&self) -> Result<(), String> {
+        self.connections.iter().try_for_each(|connection| match connection {
+            Connection::Http2(connection) => {
+                connection.check_at_rest().map_err(|message| format!("upstream {}: {message}", self.number))
+            }
+            Connection::New(..) | Connection::Http1(_) => Ok(()),
+        })
     }
 
     /// Does one thing. Returns whether there was one.
@@ -275,6 +287,7 @@ impl Behaviour {
             is_slow: random.u8(..12) == 0,
             interim: random.u8(..8) == 0,
             closes: random.u8(..6) == 0,
+            leaves: random.u8(..12) == 0,
             fault,
         }
     }

@@ -48,6 +48,8 @@ impl SpoolFile {
     }
 
     fn write(&self, pieces: &[Bytes], mut offset: u64) -> io::Result<()> {
+        #[cfg(feature = "simulation")]
+        flatout_lane::jobs::check_disk()?;
         let file = match self.file.get() {
             Some(file) => file,
             None => {
@@ -169,8 +171,7 @@ impl Disk {
     pub(crate) fn begin(&self, job: DiskJob) -> bool {
         #[cfg(feature = "simulation")]
         if flatout_lane::clock::simulated::is_set() {
-            run_now(job);
-            return true;
+            return flatout_lane::jobs::defer(|| run_now(job));
         }
         self.jobs.try_send(job).is_ok()
     }

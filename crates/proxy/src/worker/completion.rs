@@ -4,6 +4,7 @@ use flatout_engine::{Outcome, write_error_page_of};
 use flatout_gateway::ResponseOrigin;
 use flatout_wire::Status;
 
+use crate::connection::ConnectionProtocol;
 use crate::failure::Failure;
 use crate::receiver::Receiver;
 use crate::request::job::{Job, Pulled};
@@ -85,9 +86,12 @@ impl ProxyWorker {
         }
         // What it held of its server is for the next one.
         drop(job);
+        // A tunnel has no request any more, and its place is for one that waits.
+        let was_tunnel =
+            matches!(connection.protocol, ConnectionProtocol::Switching | ConnectionProtocol::Tunnel(_));
         let had_slot = connection.slot.take().is_some();
         state.pool(server_id).forget(at);
-        if had_job || had_slot {
+        if had_job || had_slot || was_tunnel {
             self.dequeue(state, server_id.upstream);
         }
     }

@@ -1,5 +1,7 @@
 //! All connections of one worker to its upstreams, and what happens to them.
 
+#[cfg(feature = "simulation")]
+pub(crate) mod audit;
 mod behind;
 mod cgi;
 mod collect;
@@ -114,6 +116,8 @@ impl ProxyWorker {
             is_retired: Cell::new(false),
         });
         made.follow_changes(changes);
+        #[cfg(feature = "simulation")]
+        audit::watch(&made);
         made
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use flatout_lane::clock;
 
 use crate::failure::Failure;
-use crate::pool::Group;
+use crate::pool::{Group, Pool};
 use crate::request::job::Job;
 use crate::table::UpstreamId;
 use crate::worker::ProxyWorker;
@@ -81,6 +81,17 @@ impl ProxyWorker {
     fn use_slots(&self, state: &mut State, index: UpstreamId) {
         for _ in 0..state.groups.at(index).queue.len() {
             if !state.groups.at(index).shares.has_free_slot() {
+                return;
+            }
+            self.dequeue(state, index);
+        }
+    }
+
+    /// Dispatches as many queued requests as the shared connections of an upstream have room for.
+    pub(crate) fn use_streams(&self, state: &mut State, index: UpstreamId) {
+        for _ in 0..state.groups.at(index).queue.len() {
+            let has_room = |pool: &Pool| !pool.shared.is_empty() || !pool.idle.is_empty();
+            if !state.groups.at(index).pools.iter().any(has_room) {
                 return;
             }
             self.dequeue(state, index);

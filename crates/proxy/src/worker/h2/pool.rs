@@ -95,6 +95,8 @@ impl ProxyWorker {
             state.count_out(server_id);
             self.dispatch(state, job);
         }
+        // Those that wait for a connection are more than the one for which it was opened.
+        self.use_streams(state, server_id.upstream);
     }
 
     /// Moves a connection to the list that matches its room. One without requests becomes idle, or is closed.

@@ -1,0 +1,80 @@
+//! What must be true of each worker's connections when nobody has anything to do; for the simulator.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+use crate::pool::Group;
+use crate::table::{ServerId, UpstreamId};
+use crate::worker::ProxyWorker;
+use crate::worker::state::State;
+
+thread_local! {
+    static WORKERS: RefCell<Vec<Weak<ProxyWorker>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// From now on, [`check_all`] looks at this part too.
+pub(super) fn watch(worker: &Rc<ProxyWorker>) {
+    WORKERS.with_borrow_mut(|workers| workers.push(Rc::downgrade(worker)));
+}
+
+/// Checks the parts of all workers of this thread.
+///
+/// # Errors
+/// What is wrong.
+pub fn check_all() -> Result<(), String> {
+    WORKERS.with_borrow_mut(|workers| {
+        workers.retain(|worker| worker.strong_count() > 0);
+        workers.iter().filter_map(Weak::upgrade).try_for_each(|worker| {
+            let state = &mut *worker.state.borrow_mut();
+            worker.upstreams.ids().try_for_each(|id| worker.check(state, id)).map_err(|message| {
+                let age = if worker.is_retired.get() { ", of a former configuration" } else { "" };
+                format!("the proxy of worker {}{age}: {message}", worker.index)
+            })
+        })
+    })
+}
+
+impl ProxyWorker {
+    fn check(&self, state: &mut State, upstream: UpstreamId) -> Result<(), String> {
+        let plan = &self.upstreams.at(upstream).plan;
+        let name = &plan.name;
+        for server in 0..state.groups.at(upstream).pools.len() {
+            let id = ServerId { upstream, server };
+            let all: Vec<usize> = (0..state.table.len())
+                .filter(|at| state.table.find(*at).is_some_and(|it| it.server_id == id))
+                .collect();
+            let pool = state.groups.at(upstream).pools.at(server);
+            if pool.open != all.len() {
+                return Err(format!(
+                    "it counts {} connections to a server of {name}, and has {}",
+                    pool.open,
+                    all.len()
+                ));
+            }
+            let idle = pool.idle.clone();
+            if idle.iter().chain(&pool.shared).any(|at| !all.contains(at)) {
+                return Err(format!("a connection to a server of {name} is listed, and is not there"));
+            }
+            if idle.iter().any(|at| state.table.find(*at).is_some_and(|it| it.job.is_some())) {
+                return Err(format!(
+                    "a connection to a server of {name} has a request, and is listed as idle"
+                ));
+            }
+        }
+        let Group { pools, queue, shares, .. } = state.groups.at(upstream);
+        // With several servers, or limits of them, a request may wait for one although another has room.
+        let [pool] = &**pools else { return Ok(()) };
+        let has_limit = shares.server(0).is_none_or(|server| !server.has_slot());
+        let waits = queue.iter().any(|job| job.receiver.is_open(&self.lane));
+        let has_room = !pool.idle.is_empty() || !pool.shared.is_empty() || pool.open < plan.connections_max;
+        if waits && has_room && !has_limit {
+            return Err(format!(
+                "requests wait for {name}, although {} connections are idle and {} of {} are open",
+                pool.idle.len() + pool.shared.len(),
+                pool.open,
+                plan.connections_max
+            ));
+        }
+        Ok(())
+    }
+}
