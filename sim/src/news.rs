@@ -117,6 +117,8 @@ impl Inbox {
                 }
                 found.push(News::Joined);
             }
+            // It has paused in the middle of its request.
+            (_, 408) => found.push(News::End(408)),
             (transport, status) => return Err(format!("{status} for a subscriber by {transport:?}")),
         }
         Ok(())

@@ -257,6 +257,7 @@ impl Subscriber {
                     connection.output.extend(news::frame(news::CLOSE, &1013u16.to_be_bytes()));
                 }
             }
+            News::End(408) if connection.is_slow => {}
             News::End(code) => return Err(format!("the server ends the subscription: {code}")),
         }
         Ok(())

@@ -74,6 +74,13 @@ impl ProxyWorker {
                 }
                 continue;
             }
+            if pool.open >= upstream.plan.connections_max
+                && let Some(&idle) = pool.idle.first()
+            {
+                // It needs a new connection, and this one would rest as long as it waits.
+                self.close(state, idle);
+                continue;
+            }
             if pool.open >= upstream.plan.connections_max {
                 let others = with_tried(full, at);
                 let is_bound = matches!(upstream.plan.balance, Balance::Hash(_)) || job.stuck_to == Some(at);
