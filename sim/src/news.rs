@@ -132,7 +132,9 @@ impl Inbox {
         if !body.is_empty() {
             match serde_json::from_slice(body) {
                 Ok(Value::Array(all)) => {
-                    all.iter().try_for_each(|one| Ok::<_, String>(found.push(of_json(one)?)))?;
+                    for one in &all {
+                        found.push(of_json(one)?);
+                    }
                 }
                 _ => return Err(format!("a long poll got {:.100}", String::from_utf8_lossy(body))),
             }

@@ -269,8 +269,10 @@ impl Subscriber {
         if let Some(connection) = &mut self.connection
             && connection.transport == Transport::Poll
             && self.cursor.is_none()
-            && connection.asked_ns.is_none_or(|asked_ns| asked_ns == shared.now_ns)
+            && (connection.asked_ns.is_none_or(|asked_ns| asked_ns == shared.now_ns)
+                || connection.socket.has_unsent())
         {
+            connection.asked_ns = connection.asked_ns.map(|_| shared.now_ns);
             shared.model.channels.joined(&mut self.position);
         }
         let Some((awaited, published_ns)) = shared.model.channels.awaited(&self.position) else {
