@@ -96,7 +96,7 @@ struct Connection {
     transport: Transport,
     output: Vec<u8>,
     inbox: Inbox,
-    /// When the last byte of its request was sent.
+    /// When it was first seen that its request is sent.
     asked_ns: Option<u64>,
     has_gap: bool,
     /// It has paused, or one burst of messages is more than it may be behind: the server may find it too slow.
@@ -143,9 +143,6 @@ impl Subscriber {
             match connection.socket.send(&connection.output[..piece]) {
                 Sent::Bytes(bytes) => {
                     connection.output.drain(..bytes);
-                    if connection.output.is_empty() {
-                        connection.asked_ns.get_or_insert(shared.now_ns);
-                    }
                     shared.event(actor, Event::Sent(bytes));
                     return Ok(true);
                 }
@@ -265,15 +262,17 @@ impl Subscriber {
 
     /// There is nothing to receive.
     fn rest(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
-        // The clock moves only when nobody has anything to do: so the server has had the request.
+        // The clock moves only when nobody has anything to do: then the server has had the request.
         if let Some(connection) = &mut self.connection
             && connection.transport == Transport::Poll
             && self.cursor.is_none()
-            && (connection.asked_ns.is_none_or(|asked_ns| asked_ns == shared.now_ns)
-                || connection.socket.has_unsent())
         {
-            connection.asked_ns = connection.asked_ns.map(|_| shared.now_ns);
-            shared.model.channels.joined(&mut self.position);
+            if connection.output.is_empty() && !connection.socket.has_unsent() {
+                connection.asked_ns.get_or_insert(shared.now_ns);
+            }
+            if connection.asked_ns.is_none_or(|asked_ns| asked_ns == shared.now_ns) {
+                shared.model.channels.joined(&mut self.position);
+            }
         }
         let Some((awaited, published_ns)) = shared.model.channels.awaited(&self.position) else {
             if !shared.model.channels.has_ended {
