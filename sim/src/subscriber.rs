@@ -230,6 +230,13 @@ impl Subscriber {
             News::Joined => shared.model.channels.joined(&mut self.position),
             News::Gap => connection.has_gap = true,
             News::Message { id, data } => {
+                if self.cursor.is_none()
+                    && connection.transport == Transport::Poll
+                    && connection.asked_ns.is_none()
+                {
+                    // Its request was sent only now.
+                    shared.model.channels.joined(&mut self.position);
+                }
                 let (has_gap, history) = (std::mem::take(&mut connection.has_gap), shared.history());
                 let channels = &shared.model.channels;
                 channels.received(&mut self.position, &id, &data, has_gap, history)?;
