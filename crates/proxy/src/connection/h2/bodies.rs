@@ -21,7 +21,7 @@ enum Turn {
 }
 
 /// What a body has next.
-enum Next {
+enum NextPiece {
     Content,
     /// Nothing yet.
     Later,
@@ -77,10 +77,10 @@ impl Session {
                 return Turn::Waits;
             }
             match stream.pull(lane, entry.exchange, guest) {
-                Next::Content => {}
-                Next::Later => return Turn::Waits,
-                Next::End(lines) => return end_of_body(machine, id, &lines, out),
-                Next::Failed(failure) => return Turn::Ended(StreamEnd::Ended(failure)),
+                NextPiece::Content => {}
+                NextPiece::Later => return Turn::Waits,
+                NextPiece::End(lines) => return end_of_body(machine, id, &lines, out),
+                NextPiece::Failed(failure) => return Turn::Ended(StreamEnd::Ended(failure)),
             }
         }
         let room = machine.room(id).min(stream.rest.len());
@@ -90,21 +90,21 @@ impl Session {
         let piece = stream.rest.split_to(room);
         // An end that is known by now is sent with the last piece, not in a frame of its own.
         let next = match (stream.rest.is_empty(), stream.is_pulling()) {
-            (false, _) => Next::Content,
+            (false, _) => NextPiece::Content,
             (true, true) => stream.pull(lane, entry.exchange, guest),
-            (true, false) => Next::End(Vec::new()),
+            (true, false) => NextPiece::End(Vec::new()),
         };
-        let ends = matches!(&next, Next::End(lines) if lines.is_empty());
+        let ends = matches!(&next, NextPiece::End(lines) if lines.is_empty());
         if !machine.content(id, room, stream.rest.len(), ends, out) {
             return Turn::Ended(StreamEnd::Reset(Code::INTERNAL_ERROR));
         }
         out.extend_from_slice(&piece);
         match next {
-            Next::Content => Turn::GoesOn,
-            Next::Later => Turn::Waits,
-            Next::End(_) if ends => Turn::Waits,
-            Next::End(lines) => end_of_body(machine, id, &lines, out),
-            Next::Failed(failure) => Turn::Ended(StreamEnd::Ended(failure)),
+            NextPiece::Content => Turn::GoesOn,
+            NextPiece::Later => Turn::Waits,
+            NextPiece::End(_) if ends => Turn::Waits,
+            NextPiece::End(lines) => end_of_body(machine, id, &lines, out),
+            NextPiece::Failed(failure) => Turn::Ended(StreamEnd::Ended(failure)),
         }
     }
 }
@@ -125,12 +125,12 @@ impl Stream {
     }
 
     /// Takes the next piece of the body, if it is there.
-    fn pull(&mut self, lane: &Lane, exchange: Option<ExchangeKey>, guest: GuestKey) -> Next {
+    fn pull(&mut self, lane: &Lane, exchange: Option<ExchangeKey>, guest: GuestKey) -> NextPiece {
         match self.job.pull(lane, exchange, guest) {
             Ok(Pull::Data(bytes)) => self.pulled(bytes),
             Ok(Pull::Pipe(mut pipe)) => match pipe.take_bytes() {
                 Some(bytes) => self.pulled(bytes),
-                None => return Next::Failed(Failure::BadBody),
+                None => return NextPiece::Failed(Failure::BadBody),
             },
             Ok(Pull::End(trailers)) => {
                 self.job.pulled = Pulled::Whole;
@@ -139,14 +139,14 @@ impl Stream {
                     // A repeated request would lose them.
                     self.kept = None;
                 }
-                return Next::End(lines);
+                return NextPiece::End(lines);
             }
             // The engine has rejected the rest of the body, and with it the request.
-            Ok(Pull::Fault(fault)) => return Next::Failed(fault.into()),
-            Ok(Pull::Later | Pull::Gone) => return Next::Later,
-            Err(failure) => return Next::Failed(failure),
+            Ok(Pull::Fault(fault)) => return NextPiece::Failed(fault.into()),
+            Ok(Pull::Later | Pull::Gone) => return NextPiece::Later,
+            Err(failure) => return NextPiece::Failed(failure),
         }
-        Next::Content
+        NextPiece::Content
     }
 
     /// Takes a pulled piece of the body.
