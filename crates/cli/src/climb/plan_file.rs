@@ -333,6 +333,6 @@ skip "xps" reason="it has one queue"
             }
             count += 1;
         }
-        assert_eq!(count, 5);
+        assert_eq!(count, 6);
     }
 }
