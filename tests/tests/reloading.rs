@@ -267,7 +267,7 @@ acme-challenge "tls-alpn-01"
 acme-dns-hook "{F}/hook"
 acme-profile "short"
 state "{F}/state-2"
-index "other.html"
+index "none.html" "other.html"
 spa
 listing
 compress off

@@ -93,17 +93,24 @@ pub(crate) fn find(site: &FolderState, path: &[u8]) -> Found {
     if !source.is_visible(&relative) {
         return Found::Nothing;
     }
-    let is_folder = path.ends_with(b"/");
-    let wanted = if is_folder { relative.join(&site.plan.index) } else { relative.clone() };
-    let found = match source.is_visible(&wanted) {
-        true => open(site, &wanted),
-        false => Found::Nothing,
-    };
-    if is_folder && site.plan.listing != Listing::Off && matches!(found, Found::Nothing) {
-        return list(site, &relative);
+    if !path.ends_with(b"/") {
+        return open(site, &relative);
     }
-    // A folder with the name of an index file is ignored.
-    if is_folder && matches!(found, Found::Folder) { Found::Nothing } else { found }
+    for name in &site.plan.index {
+        let wanted = relative.join(name);
+        if !source.is_visible(&wanted) {
+            continue;
+        }
+        match open(site, &wanted) {
+            // A folder with the name of an index file is ignored.
+            Found::Nothing | Found::Folder => {}
+            found => return found,
+        }
+    }
+    match site.plan.listing {
+        Listing::Off => Found::Nothing,
+        _ => list(site, &relative),
+    }
 }
 
 fn open(site: &FolderState, path: &Path) -> Found {

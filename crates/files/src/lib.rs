@@ -56,13 +56,16 @@ use flatout_engine::Service;
 
 pub use hidden::NamePattern;
 
+/// The limit for names of index files: each is looked up in each folder.
+pub const INDEX_NAMES_MAX: usize = 16;
+
 /// Which files are served, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The folder.
     pub root: PathBuf,
-    /// The file served for a folder; empty if there is none.
-    pub index: String,
+    /// The file served for a folder: the first of these names that it has. At most [`INDEX_NAMES_MAX`].
+    pub index: Vec<String>,
     /// Whether paths without a file and without an extension get the root's index file.
     pub spa: bool,
     /// Whether, and how, a folder without an index file is listed.
@@ -112,7 +115,7 @@ impl Default for Plan {
     fn default() -> Self {
         Plan {
             root: PathBuf::from("."),
-            index: "index.html".to_owned(),
+            index: vec!["index.html".to_owned()],
             spa: false,
             listing: Listing::Off,
             compress: true,

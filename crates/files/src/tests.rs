@@ -270,6 +270,32 @@ fn files_are_served_before_the_first_scan() {
 }
 
 #[test]
+fn the_first_index_file_that_is_there_is_served() {
+    let files = [
+        ("a/two", "a two"),
+        ("b/two", "b two"),
+        ("b/one", "b one"),
+        ("c/one/x", "x"),
+        ("c/two", "c two"),
+        ("d/x", "x"),
+    ];
+    let kept = ManualKeeper::new(&files, |plan| plan.index = vec!["one".to_owned(), "two".to_owned()]);
+    let before =
+        Plan { root: kept.folder.0.join("root"), index: kept.site.plan.index.clone(), ..Plan::default() };
+    let (unscanned, _keeper) = indexer::prepare(before).unwrap();
+    for (path, expected) in
+        [("/a/", Some("a/two")), ("/b/", Some("b/one")), ("/c/", Some("c/two")), ("/d/", None)]
+    {
+        assert_eq!(kept.entry(path).map(|entry| entry.path.clone()), expected.map(Into::into), "{path}");
+        let found = match disk::find(&unscanned, path.as_bytes()) {
+            Found::File(entry, _) => Some(entry.path.clone()),
+            _ => None,
+        };
+        assert_eq!(found, expected.map(Into::into), "{path}: before the first scan");
+    }
+}
+
+#[test]
 fn a_temporarily_unreadable_file_is_not_missing() {
     let kept = ManualKeeper::new(&[("a", "a")], |plan| plan.small_bytes_max = 0);
     let entry = kept.entry("/a").unwrap();

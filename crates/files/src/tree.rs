@@ -61,9 +61,14 @@ impl Tree {
         if path != Path::new("") {
             self.nodes.insert(key(path, false), Node::Folder);
         }
-        let node = match known.get(&path.join(&plan.index)) {
-            Some(Thing::File(index)) => Node::File(index.clone()),
-            _ => match listing::listing(plan.listing, path, known) {
+        // A folder with the name of an index file is ignored.
+        let mut indexes = plan.index.iter().filter_map(|name| match known.get(&path.join(name)) {
+            Some(Thing::File(index)) => Some(index),
+            _ => None,
+        });
+        let node = match indexes.next() {
+            Some(index) => Node::File(index.clone()),
+            None => match listing::listing(plan.listing, path, known) {
                 Some(listing) => Node::Listing(listing),
                 None => return,
             },

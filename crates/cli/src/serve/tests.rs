@@ -137,13 +137,13 @@ fn flags_override_the_file() {
     let folder = std::env::temp_dir().join(format!("flatout-site-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("site.kdl");
-    std::fs::write(&file, "workers 2\nlisten 1\nindex a\nbasic-auth X file=users\nsite a { files public; }\nsite b { files public; index b; }").unwrap();
+    std::fs::write(&file, "workers 2\nlisten 1\nindex a\nbasic-auth X file=users\nsite a { files public; }\nsite b { files public; index b d; }").unwrap();
     let name = file.display().to_string();
     let built = flags(&["-c", &name, "--workers", "3", "--listen", "2", "--index", "c"]).unwrap();
     assert_eq!((built.plan.server.workers, built.plan.server.listen.len()), (Some(3), 1));
     let folders: Vec<_> =
-        built.plan.sites.folders.iter().map(|plan| (plan.root.clone(), plan.index.as_str())).collect();
-    assert_eq!(folders, [(folder.join("public"), "c"), (folder.join("public"), "b")]);
+        built.plan.sites.folders.iter().map(|plan| (plan.root.clone(), plan.index.join(" "))).collect();
+    assert_eq!(folders, [(folder.join("public"), "c".to_owned()), (folder.join("public"), "b d".to_owned())]);
     let auth = built.plan.sites.sites[0].routes[0].rules.basic_auth.as_ref().unwrap();
     assert_eq!(auth.user_file.as_deref(), Some(folder.join("users").as_path()));
     for (arguments, expected) in [

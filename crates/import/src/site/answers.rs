@@ -2,11 +2,12 @@
 
 use crate::nginx::Directive;
 
-use super::chain::Chain;
+use super::chain::{Chain, has_below};
 use super::file_tests::file_test;
 use super::location::Path;
 use super::named::has_rules;
 use super::out::{Lines, line, text, value};
+use super::settings::passes;
 use super::{Import, values};
 
 /// What happens to requests for files that do not exist.
@@ -100,6 +101,11 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) {
         self.serves_files = true;
+        if let Some(to) = self.folder_path(chain) {
+            let mut inner = Lines::default();
+            inner.setting(format!("rewrite \"^\" {} then=route", text(&to)));
+            lines.block(&[], format!("when {}", text("path.endsWith('/')")), inner);
+        }
         let is_found = matches!(missing, Missing::NotFound) && path.is_none_or(Path::may_be_folder);
         if is_found && self.folder_scripts(folder, chain, lines) {
             return;
@@ -144,6 +150,24 @@ impl<'d> Import<'d> {
                 self.close(&format!("files are served, all else is not: {why}"), lines);
             }
         }
+    }
+
+    /// The path that requests for folders continue with: the `index` of this block alone, if it is a path or has variables. nginx
+    /// chooses a location for it.
+    pub(super) fn folder_path(&self, chain: &Chain<'d>) -> Option<String> {
+        let index = chain.own().iter().find(|directive| directive.name == "index")?;
+        let [name] = index.texts()[..] else { return None };
+        let is_path = name.contains('$') || name.starts_with('/');
+        let is_other = has_below(chain.own(), &["index", "root", "alias", "try_files"])
+            || passes(chain)
+            || chain
+                .own()
+                .iter()
+                .any(|directive| ["try_files", "location"].contains(&directive.name.as_str()));
+        if !is_path || is_other || values::unknown_variable(name, &self.maps).is_some() {
+            return None;
+        }
+        Some(if name.starts_with('/') { name.to_owned() } else { format!("${{uri}}{name}") })
     }
 
     /// Requests for folders whose index is a script go to that. Returns whether those for missing files are cared for.

@@ -6,6 +6,9 @@ use super::chain::{Chain, has_below};
 use super::out::{Lines, line, value};
 use super::{Import, expires, values};
 
+/// The most names of `index` here.
+const INDEX_NAMES_MAX: usize = 16;
+
 /// The largest head that is possible here.
 const HEAD_BYTES_MAX: u64 = 48 << 10;
 
@@ -37,6 +40,10 @@ impl<'d> Import<'d> {
         chain: &Chain<'d>,
         lines: &mut Lines,
     ) {
+        if directive.name == "index" && self.folder_path(chain).is_some() {
+            // Written with what serves the files.
+            return self.fates.carried(directive);
+        }
         if directive.name == "expires" && directive.texts().iter().any(|text| text.contains('$')) {
             return self.expires_of_variable(directive, chain, lines);
         }
@@ -46,9 +53,6 @@ impl<'d> Import<'d> {
                 self.fates.carried(directive);
                 if !text.is_empty() {
                     lines.setting(text);
-                }
-                if directive.name == "index" && directive.words.len() > 1 {
-                    lines.comment(&format!("a folder has one index file here, in place of {directive}"));
                 }
             }
             Some(Err(why)) => self.leave(directive, why, lines),
@@ -124,10 +128,12 @@ fn plain(
             Some(size) => format!("body-bytes \"{size}\""),
             None => return Some(Err("its value is not understood")),
         },
-        "index" if word.contains(['$', '/']) => {
-            return Some(Err("only the name of a file in the folder is supported"));
-        }
-        "index" => line("index", word),
+        "index" => match index_names(directive) {
+            Some(names) => format!("index {}", names.join(" ")),
+            None => {
+                return Some(Err("a path or a variable is supported alone, in a location that serves files"));
+            }
+        },
         "autoindex" if word != "on" => line("listing", word),
         "autoindex" => listing(chain),
         // Inherited in another format.
@@ -179,8 +185,15 @@ fn plain(
     }))
 }
 
+/// The names of index files; `None` if one is a path or has variables, or if there are too many.
+fn index_names(directive: &Directive) -> Option<Vec<String>> {
+    let names = directive.texts();
+    let is_plain = !names.iter().any(|name| name.contains(['$', '/'])) && names.len() <= INDEX_NAMES_MAX;
+    is_plain.then(|| names.into_iter().map(value).collect())
+}
+
 /// Whether requests of this block, or of one inside it, go to another server.
-fn passes(chain: &Chain<'_>) -> bool {
+pub(super) fn passes(chain: &Chain<'_>) -> bool {
     const PASSES: [&str; 6] =
         ["proxy_pass", "fastcgi_pass", "grpc_pass", "uwsgi_pass", "scgi_pass", "memcached_pass"];
     chain.own().iter().any(|it| PASSES.contains(&it.name.as_str())) || has_below(chain.own(), &PASSES)

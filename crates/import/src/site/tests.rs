@@ -54,6 +54,16 @@ fn locations_become_routes_with_the_same_precedence() {
 fn directives_have_their_words() {
     for (text, expected) in [
         ("root /r; index a.html; autoindex on;", "index \"a.html\" | listing on | files \"/r\""),
+        ("root /r; index a.html b.html;", "index \"a.html\" \"b.html\" | files \"/r\""),
+        (
+            "location /a/ { root /r; index /b.html; }",
+            "route \"/a/\" { | when \"path.endsWith('/')\" { | rewrite \"^\" \"/b.html\" then=route | } | files \"/r\" | }",
+        ),
+        (
+            "location /a/ { alias /r/; index $host.html; }",
+            "route \"/a/\" { | when \"path.endsWith('/')\" { | rewrite \"^\" \"${uri}$host.html\" then=route | } | files \"/r/\" | \
+             rewrite-prefix \"/a/\" \"/\" | }",
+        ),
         (
             "root /r; autoindex on; autoindex_format json; max_ranges 2;",
             "listing json | ranges 2 | files \"/r\"",

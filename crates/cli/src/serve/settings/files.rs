@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatout_files::{Listing, NamePattern, Watch};
+use flatout_files::{INDEX_NAMES_MAX, Listing, NamePattern, Watch};
 
 use crate::serve::parse;
 use crate::serve::setting::{ROUTES, ServeSetting};
@@ -14,12 +14,16 @@ const SWEEP_TIME_MIN: Duration = Duration::from_millis(100);
 pub(in crate::serve) const FILES: &[ServeSetting] = &[
     ServeSetting {
         name: "index",
-        value: "NAME",
+        value: "NAME…",
         default: "index.html",
-        help: "the file that is served for a folder, or off",
+        help: "the file that is served for a folder: the first of these names that it has; or off",
         set: |options, given| {
-            // No file has an empty name.
-            options.files.index = if given.text() == "off" { String::new() } else { given.text().to_owned() };
+            let names: Vec<String> =
+                given.values().filter(|name| *name != "off").map(str::to_owned).collect();
+            if names.len() > INDEX_NAMES_MAX {
+                return Err(format!("got {} names, need at most {INDEX_NAMES_MAX}", names.len()).into());
+            }
+            options.files.index = names;
             Ok(())
         },
         ..ROUTES
