@@ -63,12 +63,15 @@ RULES
 }
 
 # One worker and one client, each on its own CPU. REQUEST_BYTES=7000 makes requests of several packets, which receive
-# offload is meant for; without it a request is one packet.
+# offload is meant for; without it a request is one packet. REQUEST_RATE=20000 sends so many requests a second at random times,
+# as many clients do; without it each connection sends as soon as it has a response, and the kernel handles packets in groups.
 climb() {
     printf '#!/bin/sh\nexec "%s" json-api --listen 198.18.0.1:8080 --workers 1\n' "$FLATOUT" >"$work/server"
     chmod +x "$work/server"
     fill=$(printf "%0${REQUEST_BYTES:-1}d" 0)
-    load="nsenter -t $client -n '$FLATOUT' bench \$FLATOUT_URL -H 'X-Fill: $fill' --pin $((cpus - 1)) -c 64 -d 200ms --warmup 50ms --json"
+    pace=${REQUEST_RATE:+"--rate $REQUEST_RATE --arrival poisson"}
+    pace=${pace:-"--warmup 50ms"}
+    load="nsenter -t $client -n '$FLATOUT' bench \$FLATOUT_URL -H 'X-Fill: $fill' --pin $((cpus - 1)) -c 64 -d 200ms $pace --json"
     "$FLATOUT" climb --server-cmd "exec '$work/server'" --url http://198.18.0.1:8080/json --bench "$load" \
         --interface burdened --accept-risk --budget 4m --state "$work/journal" \
         --json "$FLATOUT_DEMO_RESULTS/climb.json" --report "$FLATOUT_DEMO_RESULTS/climb.html" "$@" &
