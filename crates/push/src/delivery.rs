@@ -76,7 +76,7 @@ impl WorkerChannels {
             if !has_news {
                 return true;
             }
-            state.due.extend(local.pollers.drain());
+            state.due.extend(local.take_pollers());
             local.walk = Some(Walk {
                 name: fetched.messages.first().map_or_else(|| "".into(), |(name, _)| name.clone()),
                 messages: fetched.messages.into_iter().map(|(_, message)| message).collect(),

@@ -133,6 +133,14 @@ impl Local {
         self.list.is_empty() && self.pollers.is_empty()
     }
 
+    /// The long polls that wait, which are not listed any more. Their order is that of their keys: the same events must
+    /// have the same results, and the order of a set differs from one to the next.
+    pub(super) fn take_pollers(&mut self) -> Vec<Key> {
+        let mut pollers: Vec<Key> = self.pollers.drain().collect();
+        pollers.sort_unstable_by_key(|poller| poller.to_u64());
+        pollers
+    }
+
     /// The last id that the subscriber at this position has, if it takes part in walks.
     pub(super) fn reached(&self, at: u32) -> u64 {
         match &self.walk {
@@ -221,6 +229,15 @@ mod tests {
         {
             assert_eq!(blob.rest(sent, 4), (Bytes::from(rest), id), "{sent}");
         }
+    }
+
+    #[test]
+    fn polls_of_a_channel_are_due_in_the_order_of_their_keys() {
+        let mut local = Local::new(Default::default(), 0);
+        let keys: Vec<Key> = (1..100).map(Key::from_u64).collect();
+        local.pollers.extend(keys.iter().rev().copied());
+        assert_eq!(local.take_pollers(), keys);
+        assert!(local.is_unused());
     }
 
     #[test]

@@ -355,10 +355,12 @@ impl WorkerChannels {
     pub(super) fn end_removed(&self) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let removed = self.hub.removed(state.locals.keys().copied());
+        let mut removed = self.hub.removed(state.locals.keys().copied());
+        removed.sort_unstable();
         let locals = || removed.iter().filter_map(|channel| state.locals.get(channel));
         let subscribers: Vec<Key> = locals().flat_map(|local| local.list.iter().copied()).collect();
-        let pollers: Vec<Key> = locals().flat_map(|local| local.pollers.iter().copied()).collect();
+        let mut pollers: Vec<Key> = locals().flat_map(|local| local.pollers.iter().copied()).collect();
+        pollers.sort_unstable_by_key(|poller| poller.to_u64());
         for key in subscribers {
             self.disconnect(state, key, CLOSE_REMOVED, "these channels were removed");
         }
