@@ -67,9 +67,7 @@ impl ProxyWorker {
         let has_limit = shares.server(0).is_none_or(|server| !server.has_slot());
         let waits = queue.iter().any(|job| job.receiver.is_open(&self.lane));
         let has_room = !pool.idle.is_empty() || !pool.shared.is_empty() || pool.open < plan.connections_max;
-        // After a reload there may be more connections than the limit allows: that is not examined yet.
-        let is_over = pool.open > plan.connections_max;
-        if waits && has_room && !has_limit && !is_over {
+        if waits && has_room && !has_limit {
             return Err(format!(
                 "requests wait for {name}, although {} connections are idle and {} of {} are open",
                 pool.idle.len() + pool.shared.len(),

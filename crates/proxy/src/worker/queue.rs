@@ -87,7 +87,7 @@ impl ProxyWorker {
         }
     }
 
-    /// Dispatches as many queued requests as the shared connections of an upstream have room for.
+    /// Dispatches as many queued requests as the idle and the shared connections of an upstream have room for.
     pub(crate) fn use_streams(&self, state: &mut State, index: UpstreamId) {
         for _ in 0..state.groups.at(index).queue.len() {
             let has_room = |pool: &Pool| !pool.shared.is_empty() || !pool.idle.is_empty();

@@ -51,7 +51,8 @@ impl ProxyWorker {
         let Some(connection) = leave(state, at) else { return false };
         newest.with_state(|state| {
             newest.adopt(state, *connection, server_id);
-            newest.dequeue(state, server_id.upstream);
+            // One of HTTP/2 has room for several requests that wait.
+            newest.use_streams(state, server_id.upstream);
         });
         true
     }
