@@ -225,88 +225,75 @@ fn before_and_after_are_as_far_apart_as_the_total() {
     }
 }
 
+/// The first candidate's run of each pair is always slower, because the order is drawn like that of the climb. With a rung in the
+/// server, only where the machine's are measured.
+struct Biased {
+    same: Simulated,
+    order: Random,
+    first: u64,
+    in_the_server: Option<usize>,
+    is_biased: bool,
+}
+
+impl Biased {
+    fn new(same: Simulated, plan: &Plan, in_the_server: Option<usize>) -> Biased {
+        Biased { same, order: Random::new(plan.seed), first: 0, in_the_server, is_biased: true }
+    }
+}
+
+impl Subject for Biased {
+    type Error = &'static str;
+
+    fn is_in_the_server(&self, rung: usize) -> bool {
+        self.in_the_server == Some(rung)
+    }
+
+    fn compare(&mut self, stage: Stage, one: &[bool], other: &[bool]) {
+        let mut differ = (0..one.len()).filter(|&rung| one[rung] != other[rung]);
+        self.is_biased = self.in_the_server.is_none()
+            || stage == Stage::Noise
+            || differ.any(|rung| !self.is_in_the_server(rung));
+    }
+
+    fn set(&mut self, on: &[bool]) -> Result<Set, Self::Error> {
+        self.same.set(on)
+    }
+
+    fn leave(&mut self, on: &[bool]) -> Result<(), Self::Error> {
+        self.same.leave(on)
+    }
+
+    fn measure(&mut self) -> Result<Sample, Self::Error> {
+        let is_second_run = self.same.runs % 2 == 1;
+        if !is_second_run {
+            self.first = self.order.below(2);
+        }
+        let is_slower = self.is_biased && (self.first == 0) != is_second_run;
+        let sample = self.same.measure()?;
+        let times = if is_slower { 0.9 } else { 1.0 };
+        Ok(Sample { requests_per_s: sample.requests_per_s * times, ..sample })
+    }
+
+    fn look(&mut self, _: &Progress) -> Go {
+        Go::On
+    }
+}
+
 /// A difference although nothing was changed comes from the measurement; it is no effect of a rung.
 #[test]
 fn a_bias_of_nothing_against_nothing_widens_all_intervals() {
-    struct Biased(Simulated, Random, u64);
-    impl Subject for Biased {
-        type Error = &'static str;
-
-        fn set(&mut self, on: &[bool]) -> Result<Set, Self::Error> {
-            self.0.set(on)
-        }
-
-        fn leave(&mut self, on: &[bool]) -> Result<(), Self::Error> {
-            self.0.leave(on)
-        }
-
-        /// The first candidate's run of each pair is always slower: the order is drawn like that of the climb.
-        fn measure(&mut self) -> Result<Sample, Self::Error> {
-            let is_second_run = self.0.runs % 2 == 1;
-            if !is_second_run {
-                self.2 = self.1.below(2);
-            }
-            let times = if (self.2 == 0) != is_second_run { 0.9 } else { 1.0 };
-            let sample = self.0.measure()?;
-            Ok(Sample { requests_per_s: sample.requests_per_s * times, ..sample })
-        }
-
-        fn look(&mut self, _: &Progress) -> Go {
-            Go::On
-        }
-    }
-    let climbed = {
-        let same = Simulated { noise: 0.01, ..simulated(1, 3, |_| 1.0) };
-        climb(&mut Biased(same, Random::new(plan(1).seed), 0), &plan(1))
-    };
+    let same = Simulated { noise: 0.01, ..simulated(1, 3, |_| 1.0) };
+    let climbed = climb(&mut Biased::new(same, &plan(1), None), &plan(1));
     assert_eq!(climbed.noise.as_ref().unwrap().effect.word, Word::Slower);
     assert_eq!(statuses(&climbed), [Status::None], "{climbed:?}");
 }
 
-/// The first rung changes the server, the second the machine. Both of two servers that are alive are measured without noise; runs
-/// in turn differ by a tenth from one to the next, which widens only the intervals of the machine's changes.
+/// The first rung changes the server, the second the machine. The bias of runs in turn widens only the intervals of the machine's.
 #[test]
 fn changes_of_the_server_have_their_own_noise() {
-    struct Mixed(Simulated, Random, u64);
-    impl Subject for Mixed {
-        type Error = &'static str;
-
-        fn is_in_the_server(&self, rung: usize) -> bool {
-            rung == 0
-        }
-
-        fn compare(&mut self, stage: Stage, one: &[bool], other: &[bool]) {
-            let is_of_machine = one[1] != other[1] || stage == Stage::Noise;
-            self.0.compared.push((vec![is_of_machine], Vec::new()));
-        }
-
-        fn set(&mut self, on: &[bool]) -> Result<Set, Self::Error> {
-            self.0.set(on)
-        }
-
-        fn leave(&mut self, on: &[bool]) -> Result<(), Self::Error> {
-            self.0.leave(on)
-        }
-
-        fn measure(&mut self) -> Result<Sample, Self::Error> {
-            let is_second_run = self.0.runs % 2 == 1;
-            if !is_second_run {
-                self.2 = self.1.below(2);
-            }
-            let is_of_machine = self.0.compared.last().is_some_and(|(of_machine, _)| of_machine[0]);
-            let is_slower = is_of_machine && (self.2 == 0) != is_second_run;
-            let sample = self.0.measure()?;
-            let times = if is_slower { 0.9 } else { 1.0 };
-            Ok(Sample { requests_per_s: sample.requests_per_s * times, ..sample })
-        }
-
-        fn look(&mut self, _: &Progress) -> Go {
-            Go::On
-        }
-    }
     let speed = |on: &[bool]| if on[0] { 1.05 } else { 1.0 };
     let same = Simulated { noise: 0.005, ..simulated(2, 3, speed) };
-    let climbed = climb(&mut Mixed(same, Random::new(plan(2).seed), 0), &plan(2));
+    let climbed = climb(&mut Biased::new(same, &plan(2), Some(0)), &plan(2));
     let floor = |noise: &Option<Noise>| noise.as_ref().unwrap().floor.unwrap();
     assert!(floor(&climbed.noise) > 0.09 && floor(&climbed.noise_of_servers) < 0.02, "{climbed:?}");
     assert_eq!(statuses(&climbed), [Status::Kept, Status::None], "{climbed:?}");
