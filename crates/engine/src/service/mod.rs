@@ -57,7 +57,7 @@ pub trait Service {
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply;
 
     /// Whether to trust a peer that announces a connection's client by the PROXY protocol
-    /// ([`Listen::has_proxy_header`](crate::Listen::has_proxy_header)). Called once for each connection of such a
+    /// ([`Listen::proxy_header`](crate::Listen::proxy_header)). Called once for each connection of such a
     /// listener, with its number; connections of untrusted peers are closed. By default nobody is trusted.
     fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
         let _ = (peer, listener);
