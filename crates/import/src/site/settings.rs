@@ -54,6 +54,9 @@ impl<'d> Import<'d> {
                 if !text.is_empty() {
                     lines.setting(text);
                 }
+                if directive.name == "index" && index_names(directive).len() < directive.texts().len() {
+                    lines.comment(&format!("these index files in place of {directive}"));
+                }
             }
             Some(Err(why)) => self.leave(directive, why, lines),
         }
@@ -128,11 +131,11 @@ fn plain(
             Some(size) => format!("body-bytes \"{size}\""),
             None => return Some(Err("its value is not understood")),
         },
-        "index" => match index_names(directive) {
-            Some(names) => format!("index {}", names.join(" ")),
-            None => {
+        "index" => match &index_names(directive)[..] {
+            [] => {
                 return Some(Err("a path or a variable is supported alone, in a location that serves files"));
             }
+            names => format!("index {}", names.iter().map(|name| value(name)).collect::<Vec<_>>().join(" ")),
         },
         "autoindex" if word != "on" => line("listing", word),
         "autoindex" => listing(chain),
@@ -185,11 +188,14 @@ fn plain(
     }))
 }
 
-/// The names of index files; `None` if one is a path or has variables, or if there are too many.
-fn index_names(directive: &Directive) -> Option<Vec<String>> {
+/// The names of index files, up to a path or a name with variables. A script is the last one: it is hidden, so a name behind it would be
+/// served in its place.
+fn index_names<'d>(directive: &'d Directive) -> Vec<&'d str> {
     let names = directive.texts();
-    let is_plain = !names.iter().any(|name| name.contains(['$', '/'])) && names.len() <= INDEX_NAMES_MAX;
-    is_plain.then(|| names.into_iter().map(value).collect())
+    let plain = names.iter().take_while(|name| !name.contains(['$', '/'])).count().min(INDEX_NAMES_MAX);
+    let is_page = |name: &&str| name.ends_with(".html") || name.ends_with(".htm");
+    let last = names.iter().take_while(|name| is_page(name)).count() + 1;
+    names[..plain.min(last)].to_vec()
 }
 
 /// Whether requests of this block, or of one inside it, go to another server.
