@@ -350,7 +350,12 @@ fn guards_that_wait_and_early_bodies() {
 
 #[test]
 fn a_reload_or_an_upgrade_between_head_and_end() {
-    for is_upgrade in [false, true] {
+    let changes = [
+        ("buffer-requests on", "buffer-requests off"),
+        ("buffer-dir spool", "buffer-dir off\nbuffer-memory 0"),
+    ];
+    for (is_upgrade, (former, next)) in [false, true].into_iter().flat_map(|way| changes.map(|it| (way, it)))
+    {
         let setup = setup("proxy app");
         let mut stream = setup.connect();
         let rest = begin(&mut stream, "/across");
@@ -358,7 +363,7 @@ fn a_reload_or_an_upgrade_between_head_and_end() {
             metric(&setup.admin(), "flatout_spooled_bytes{place=\"file\"}") > (1 << 20)
         });
         let text = std::fs::read_to_string(setup.folder.0.join("site.kdl")).unwrap();
-        setup.folder.write("site.kdl", text.replace("buffer-requests on", "buffer-requests off"));
+        setup.folder.write("site.kdl", text.replace(former, next));
         let admin = format!("unix:{}", setup.admin().display());
         let mut successor = None;
         if is_upgrade {

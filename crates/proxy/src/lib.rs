@@ -117,7 +117,7 @@ impl Proxy {
         former: Option<&Proxy>,
     ) -> io::Result<Proxy> {
         let spool = match former {
-            Some(former) => former.spool.clone(),
+            Some(former) => former.spool.next(),
             None => spool::store::SpoolStore::new(SpoolPlan::default()),
         };
         let changes =
@@ -142,8 +142,8 @@ impl Proxy {
         self.indices.get(name).map(|at| self.upstreams.at(*at))
     }
 
-    /// Sets where responses are kept whose clients are slow, and how much of them; by default in memory. It also applies to a
-    /// proxy that this one replaces or that replaces it.
+    /// Sets where responses are kept whose clients are slow, and how much of them; by default in memory. The limits also apply to a
+    /// proxy that this one replaces or that replaces it; what that one has begun stays in its folder.
     pub fn set_spool(&self, plan: SpoolPlan) {
         self.spool.set(plan);
     }

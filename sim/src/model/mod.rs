@@ -441,8 +441,8 @@ impl Model {
             // The authorization service could not be asked in time.
             502 | 503 if any(&|it| !it.retry_on.statuses.is_empty()) => true,
             502 => excuse.upstream || any(&|it| it.has_authorization && it.connections_max < 4096),
-            // A body that cannot be stored, also one that FastCGI needs the length of.
-            503 if scene.disk.may_refuse() => true,
+            // A body that cannot be stored.
+            503 if scene.disk.may_refuse() && any(&|it| it.buffers_requests) => true,
             503 => excuse.upstream || any(&|it| it.concurrency.is_some() || it.connections_max < 4096),
             504 if planned.asks.only_if_cached && any(&|it| it.cache.is_some()) => true,
             504 => excuse.upstream || excuse.client || any(&|it| it.request_time_max.is_some()),

@@ -54,10 +54,18 @@ pub struct SpoolFigures {
     pub errors: u64,
 }
 
-/// Shared by all workers, and kept by a reload.
+/// The folder of one configuration, and what all configurations share. What began under a configuration ends in its folder.
 #[derive(Default)]
 pub(crate) struct SpoolStore {
-    plan: Mutex<SpoolPlan>,
+    folder: Mutex<Option<PathBuf>>,
+    /// No file is written before this time ([`clock::nanoseconds`]).
+    paused_until_ns: AtomicU64,
+    shared: Arc<SharedSpool>,
+}
+
+/// Shared by all workers, and kept by a reload.
+#[derive(Default)]
+struct SharedSpool {
     memory_max: AtomicU64,
     bytes_max: AtomicU64,
     now: AtomicU64,
@@ -65,8 +73,6 @@ pub(crate) struct SpoolStore {
     file_bytes: AtomicU64,
     responses: AtomicU64,
     errors: AtomicU64,
-    /// No file is written before this time ([`clock::nanoseconds`]).
-    paused_until_ns: AtomicU64,
     has_reported: AtomicBool,
     disk: OnceLock<Option<Disk>>,
 }
@@ -78,7 +84,13 @@ impl SpoolStore {
         Arc::new(store)
     }
 
-    /// Applies new limits. Files that exist stay in the former folder.
+    /// For the configuration after this one, with its folder until another is set.
+    pub(crate) fn next(&self) -> Arc<SpoolStore> {
+        let folder = Mutex::new(self.folder());
+        Arc::new(SpoolStore { folder, paused_until_ns: AtomicU64::new(0), shared: self.shared.clone() })
+    }
+
+    /// Applies limits to all configurations, and the folder to this one.
     pub(crate) fn set(&self, plan: SpoolPlan) {
         if let Some(folder) = plan.folder.as_ref().filter(|folder| !folder.is_dir()) {
             say(format_args!(
@@ -86,48 +98,50 @@ impl SpoolStore {
                 folder.display()
             ));
         }
-        self.memory_max.store(plan.memory_max, Ordering::Relaxed);
-        self.bytes_max.store(plan.bytes_max, Ordering::Relaxed);
-        *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = plan;
+        self.shared.memory_max.store(plan.memory_max, Ordering::Relaxed);
+        self.shared.bytes_max.store(plan.bytes_max, Ordering::Relaxed);
+        *self.folder.lock().unwrap_or_else(PoisonError::into_inner) = plan.folder;
         self.paused_until_ns.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn folder(&self) -> Option<PathBuf> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner).folder.clone()
+        self.folder.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn figures(&self) -> SpoolFigures {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let shared = &self.shared;
         SpoolFigures {
-            now: read(&self.now),
-            memory_bytes: read(&self.memory_bytes),
-            file_bytes: read(&self.file_bytes),
-            responses: read(&self.responses),
-            errors: read(&self.errors),
+            now: read(&shared.now),
+            memory_bytes: read(&shared.memory_bytes),
+            file_bytes: read(&shared.file_bytes),
+            responses: read(&shared.responses),
+            errors: read(&shared.errors),
         }
     }
 
     /// The threads, started now if there are none; `None` if they cannot be.
     pub(crate) fn disk(&self) -> Option<&Disk> {
-        self.disk.get_or_init(Disk::start).as_ref()
+        self.shared.disk.get_or_init(Disk::start).as_ref()
     }
 
     /// Whether a file may be written now.
     pub(crate) fn is_writable(&self) -> bool {
-        self.paused_until_ns.load(Ordering::Relaxed) <= clock::nanoseconds() && self.folder().is_some()
+        let has_folder = || self.folder.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        self.paused_until_ns.load(Ordering::Relaxed) <= clock::nanoseconds() && has_folder()
     }
 
     /// Whether this share of the memory, in quarters, is free or in use by others.
     pub(crate) fn has_memory(&self, quarters: u64) -> bool {
-        self.memory_bytes.load(Ordering::Relaxed)
-            < self.memory_max.load(Ordering::Relaxed) / 4 * quarters.min(4)
+        self.shared.memory_bytes.load(Ordering::Relaxed)
+            < self.shared.memory_max.load(Ordering::Relaxed) / 4 * quarters.min(4)
     }
 
     /// A file could not be written.
     pub(crate) fn failed(&self, error: &io::Error) {
-        self.errors.fetch_add(1, Ordering::Relaxed);
+        self.shared.errors.fetch_add(1, Ordering::Relaxed);
         self.paused_until_ns.store(clock::nanoseconds() + PAUSE.as_nanos() as u64, Ordering::Relaxed);
-        if !self.has_reported.swap(true, Ordering::Relaxed) {
+        if !self.shared.has_reported.swap(true, Ordering::Relaxed) {
             let folder = self.folder().unwrap_or_default();
             say(format_args!(
                 "response buffering: cannot write to {}: {error}; upstreams wait for slow clients while that is so; such \
@@ -147,8 +161,8 @@ pub(crate) struct SpoolMemory {
 
 impl SpoolMemory {
     pub(crate) fn new(store: &Arc<SpoolStore>) -> SpoolMemory {
-        store.responses.fetch_add(1, Ordering::Relaxed);
-        store.now.fetch_add(1, Ordering::Relaxed);
+        store.shared.responses.fetch_add(1, Ordering::Relaxed);
+        store.shared.now.fetch_add(1, Ordering::Relaxed);
         SpoolMemory { store: store.clone(), bytes: 0, is_response: true }
     }
 
@@ -163,13 +177,13 @@ impl SpoolMemory {
 
     pub(crate) fn take(&mut self, bytes: u64) {
         self.bytes += bytes;
-        self.store.memory_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.store.shared.memory_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn release(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        self.store.memory_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.store.shared.memory_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -177,7 +191,7 @@ impl Drop for SpoolMemory {
     fn drop(&mut self) {
         self.release(self.bytes);
         if self.is_response {
-            self.store.now.fetch_sub(1, Ordering::Relaxed);
+            self.store.shared.now.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -196,8 +210,9 @@ impl SpoolSpace {
     /// Makes it at least this large. Returns whether there is room among all files.
     pub(crate) fn reserve(&self, bytes: u64) -> bool {
         let missing = bytes.saturating_sub(self.bytes.load(Ordering::Relaxed));
-        let all = &self.store.file_bytes;
-        if all.fetch_add(missing, Ordering::Relaxed) + missing > self.store.bytes_max.load(Ordering::Relaxed)
+        let all = &self.store.shared.file_bytes;
+        if all.fetch_add(missing, Ordering::Relaxed) + missing
+            > self.store.shared.bytes_max.load(Ordering::Relaxed)
             && missing > 0
         {
             all.fetch_sub(missing, Ordering::Relaxed);
@@ -210,13 +225,30 @@ impl SpoolSpace {
 
 impl Drop for SpoolSpace {
     fn drop(&mut self) {
-        self.store.file_bytes.fetch_sub(self.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.store.shared.file_bytes.fetch_sub(self.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_began_ends_in_its_folder() {
+        let plan = |folder: Option<&str>, memory_max| SpoolPlan {
+            folder: folder.map(PathBuf::from),
+            memory_max,
+            ..SpoolPlan::default()
+        };
+        let former = SpoolStore::new(plan(Some("/"), 100));
+        let next = former.next();
+        assert_eq!(next.folder(), former.folder());
+        next.set(plan(None, 50));
+        assert!(former.is_writable() && !next.is_writable());
+        let mut kept = SpoolMemory::of_request(&former);
+        kept.take(50);
+        assert!(!former.has_memory(4) && !next.has_memory(4), "limits are those of both");
+    }
 
     #[test]
     fn limits_are_of_all_responses_and_return_to_zero() {
