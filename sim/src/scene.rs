@@ -133,9 +133,9 @@ pub(crate) struct DiskFaults {
 }
 
 impl DiskFaults {
-    /// Whether a file may not be written.
+    /// Whether a file may not be written, or not be read in time.
     pub(crate) fn may_refuse(self) -> bool {
-        self.fills_up || self.waiting_max < WAITING_MAX
+        self.fills_up || self.waiting_max < WAITING_MAX || self.slow_of_256 > 0
     }
 
     fn draw(random: &mut fastrand::Rng) -> DiskFaults {

@@ -57,7 +57,7 @@ pub enum Failure {
     BadParameters,
     /// Its path names no script of the application.
     NoScript,
-    /// There is no room, or no working disk, for its body.
+    /// There is no room, or no working disk, for its body, or the disk has not given it back for `read-time`.
     BodyStorage,
 }
 

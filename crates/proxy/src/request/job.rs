@@ -186,6 +186,11 @@ impl Job {
         self.stored.is_some() || matches!(self.pulled, Pulled::Not | Pulled::Waiting)
     }
 
+    /// Why it ends if no more of its body comes in time: a disk is slow, or its client.
+    pub(crate) fn late_body(&self) -> Failure {
+        if self.stored.is_some() { Failure::BodyStorage } else { Failure::BodyTime }
+    }
+
     /// It is sent from its beginning.
     pub(crate) fn rewind(&mut self) {
         if let Some(stored) = &mut self.stored {

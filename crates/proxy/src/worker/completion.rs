@@ -200,7 +200,8 @@ impl ProxyWorker {
         if std::mem::take(&mut job.has_client_sent) || job.is_answered {
             return self.lane.set_deadline(connection.guest, Some(upstream.plan.read_time_max));
         }
-        self.end_job_of(state, at, Failure::BodyTime);
+        let failure = job.late_body();
+        self.end_job_of(state, at, failure);
     }
 
     /// Logs why a request or an attempt at it has failed.

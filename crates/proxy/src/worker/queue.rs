@@ -58,9 +58,9 @@ impl ProxyWorker {
             });
             loop {
                 let group = state.groups.at_mut(index);
-                let is_late = group.queue.front().is_some_and(|job| job.queued_ns <= Some(oldest_ns));
-                let late = if is_late { group.queue.pop_front() } else { None };
-                match late {
+                // One that was dispatched and waits again is behind younger ones.
+                let late = group.queue.iter().position(|job| job.queued_ns <= Some(oldest_ns));
+                match late.and_then(|at| group.queue.remove(at)) {
                     Some(job) => {
                         group.counts.down(|counts| &counts.queued);
                         group.counts.up(|counts| &counts.queue_time);
@@ -79,19 +79,19 @@ impl ProxyWorker {
 
     /// Dispatches requests that have waited for a server at its limit: other workers tell nobody when they have made room there.
     fn use_slots(&self, state: &mut State, index: UpstreamId) {
-        for _ in 0..state.groups.at(index).queue.len() {
-            if !state.groups.at(index).shares.has_free_slot() {
-                return;
-            }
-            self.dequeue(state, index);
-        }
+        self.dequeue_while(state, index, |group| group.shares.has_free_slot());
     }
 
     /// Dispatches as many queued requests as the idle and the shared connections of an upstream have room for.
     pub(crate) fn use_streams(&self, state: &mut State, index: UpstreamId) {
+        let has_room = |pool: &Pool| !pool.shared.is_empty() || !pool.idle.is_empty();
+        self.dequeue_while(state, index, |group| group.pools.iter().any(has_room));
+    }
+
+    /// Each queued request has at most one turn.
+    fn dequeue_while(&self, state: &mut State, index: UpstreamId, has_room: impl Fn(&Group) -> bool) {
         for _ in 0..state.groups.at(index).queue.len() {
-            let has_room = |pool: &Pool| !pool.shared.is_empty() || !pool.idle.is_empty();
-            if !state.groups.at(index).pools.iter().any(has_room) {
+            if !has_room(state.groups.at(index)) {
                 return;
             }
             self.dequeue(state, index);

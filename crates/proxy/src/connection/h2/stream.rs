@@ -154,7 +154,7 @@ impl Stream {
         // Once the response has begun, both sides may be silent, as in a call that streams both ways. The engine sees to
         // it that the client takes what is sent.
         let is_late = !self.job.is_answered && is_over(self.client_seen_ns, plan.read_time_max);
-        is_late.then_some(StreamEnd::Ended(Failure::BodyTime))
+        is_late.then_some(StreamEnd::Ended(self.job.late_body()))
     }
 
     /// Content that the client has not taken.
