@@ -242,6 +242,21 @@ fn other_beginnings_are_refused() {
 }
 
 #[test]
+fn refused_clients_are_logged_as_their_site_says() {
+    let front = Front::start(&format!(
+        "listen \"127.0.0.1:PORT\"\naccess-log \"access.log\"\nsite \"closed.test\" {{ deny all; tls-passthrough \"{0}\"; }}\n\
+         site \"quiet.test\" {{ deny all; log-requests off; tls-passthrough \"{0}\"; }}\n",
+        echo(b'E')
+    ));
+    for name in ["quiet.test", "closed.test"] {
+        assert_eq!(front.answer(&hello(name)), b"", "{name}");
+    }
+    let log = || fs::read_to_string(front.folder.0.join("access.log")).unwrap_or_default();
+    until("the line is there", || log().contains("\"TLS closed.test\" 403 0"));
+    assert!(!log().contains("quiet.test"), "{}", log());
+}
+
+#[test]
 fn servers_that_are_down_are_passed_over() {
     let (dead, alive) = (free_port(), echo(b'E'));
     let front = Front::start(&format!(

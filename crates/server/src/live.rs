@@ -14,13 +14,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::passthrough::PassedConnection;
 use crate::prerender::{self, Renderer};
 use arc_swap::ArcSwap;
 use flatout_cache::Cache;
-use flatout_engine::{
-    Prepared, Reply, Request, Response, Service, Ticket, TlsRoute, Worker, bug, request_random,
-};
+use flatout_engine::{Prepared, Reply, Request, Response, Service, Ticket, Worker, bug, request_random};
 use flatout_observe::metrics::{Family, Source};
 use flatout_proxy::{Proxy, ProxyWorker, Watch};
 use flatout_push::{Hub, WorkerChannels};
@@ -200,24 +197,17 @@ impl LiveService {
         drop((former, self.proxy_worker.replace(proxy_worker)));
     }
 
-    /// Where a connection goes that is passed on as it is; otherwise what becomes of it.
+    /// What becomes of a connection with TLS, and the proxy that it is passed on by.
     pub(crate) fn passthrough(
         &self,
         name: Option<&str>,
         peer: Option<SocketAddr>,
         listener: u16,
-    ) -> Result<PassedConnection, TlsRoute> {
+    ) -> (TlsDecision, Rc<ProxyWorker>) {
         // A connection may arrive before the first request after a reload.
         drop(self.service());
         let [random, _] = request_random(0);
-        match self.sites.borrow().route_tls(listener, name, peer, random) {
-            TlsDecision::Terminate => Err(TlsRoute::Terminate),
-            TlsDecision::Refuse => Err(TlsRoute::Refuse),
-            TlsDecision::Pass { site, logs, upstream } => {
-                let proxy_worker = self.proxy_worker.borrow().clone();
-                Ok(PassedConnection { proxy_worker, upstream, site, logs })
-            }
-        }
+        (self.sites.borrow().route_tls(listener, name, peer, random), self.proxy_worker.borrow().clone())
     }
 }
 

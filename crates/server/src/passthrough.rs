@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use flatout_engine::{Begun, Ended, Outcome, TlsRoute};
 use flatout_lane::clock;
-use flatout_observe::observed::{NO_SITE, Notes, Observer, RequestLogs};
+use flatout_observe::observed::{Notes, Observer, RequestLogs};
 use flatout_proxy::{Passthrough, PassthroughEnd, PassthroughEnding, ProxyWorker};
 use flatout_wire::Status;
 
@@ -48,7 +48,12 @@ impl PassedConnection {
 }
 
 /// Notes a connection that is passed on to nobody: no site has its name, or one denies its client.
-pub(crate) fn note_refused(name: Option<&str>, peer: Option<SocketAddr>, observer: &Observer) {
+pub(crate) fn note_refused(
+    name: Option<&str>,
+    peer: Option<SocketAddr>,
+    observer: &Observer,
+    of: (u16, RequestLogs),
+) {
     let began_ns = clock::nanoseconds();
     let mark = begun(name.unwrap_or("-"), peer, observer);
     let end = PassthroughEnd {
@@ -58,7 +63,7 @@ pub(crate) fn note_refused(name: Option<&str>, peer: Option<SocketAddr>, observe
         sent_bytes: 0,
         note: 0,
     };
-    observer.ended(&ended(end, (began_ns, mark), (NO_SITE, RequestLogs::Usual)));
+    observer.ended(&ended(end, (began_ns, mark), of));
 }
 
 /// Begins the line of a connection. Returns its mark.

@@ -12,11 +12,12 @@ use std::rc::Rc;
 
 use flatout_engine::{Begun, Ended, Prepared, Reply, Request, Response, Service, TlsRoute};
 use flatout_observe::observed::Observer;
+use flatout_site::TlsDecision;
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
 use crate::live::LiveService;
-use crate::passthrough;
+use crate::passthrough::{self, PassedConnection};
 use crate::secure::Before;
 
 /// The service of a worker.
@@ -65,15 +66,19 @@ impl Service for WorkerService {
 
     fn route_tls(&self, name: Option<&str>, peer: Option<SocketAddr>, listener: u16) -> TlsRoute {
         let Site::Sites(sites) = &self.site else { return TlsRoute::Terminate };
-        match sites.passthrough(name, peer, listener) {
-            Ok(passed) => passed.route(name, peer, self.observer.clone()),
-            Err(TlsRoute::Refuse) => {
+        let (decision, proxy_worker) = sites.passthrough(name, peer, listener);
+        match decision {
+            TlsDecision::Terminate => TlsRoute::Terminate,
+            TlsDecision::Refuse { site, logs } => {
                 if let Some(observer) = &self.observer {
-                    passthrough::note_refused(name, peer, observer);
+                    passthrough::note_refused(name, peer, observer, (site, logs));
                 }
                 TlsRoute::Refuse
             }
-            Err(decided) => decided,
+            TlsDecision::Pass { site, logs, upstream } => {
+                let passed = PassedConnection { proxy_worker, upstream, site, logs };
+                passed.route(name, peer, self.observer.clone())
+            }
         }
     }
 

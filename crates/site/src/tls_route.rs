@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use flatout_observe::observed::RequestLogs;
+use flatout_observe::observed::{NO_SITE, RequestLogs};
 use flatout_proxy::Protocol;
 
 use crate::Sites;
@@ -16,7 +16,12 @@ pub enum TlsDecision {
     /// TLS ends here.
     Terminate,
     /// No site at the listener has the name, or the site does not allow the client.
-    Refuse,
+    Refuse {
+        /// The number of the site in logs and metrics; [`NO_SITE`] without one.
+        site: u16,
+        /// The logs of the connection.
+        logs: RequestLogs,
+    },
     /// It is passed on.
     Pass {
         /// The number of the site in logs and metrics.
@@ -42,18 +47,23 @@ impl Sites {
             let is_here = |site: &&CompiledSite| site.is_at(listener);
             let mut here = compiled.sites.iter().filter(is_here);
             let has_others = here.any(|site| site.passthrough.is_none());
-            return if has_others { TlsDecision::Terminate } else { TlsDecision::Refuse };
+            return if has_others { TlsDecision::Terminate } else { TlsDecision::REFUSE };
         };
-        let Some(site) = compiled.site(at) else { return TlsDecision::Refuse };
+        let Some(site) = compiled.site(at) else { return TlsDecision::REFUSE };
         let Some(passthrough) = &site.passthrough else { return TlsDecision::Terminate };
         if site.rest.access.verdict(peer.map(|peer| peer.ip())) == Some(Verdict::Deny) {
-            return TlsDecision::Refuse;
+            return TlsDecision::Refuse { site: site.number, logs: site.logs };
         }
         match passthrough.choose(random) {
             Some(upstream) => TlsDecision::Pass { site: site.number, logs: site.logs, upstream },
-            None => TlsDecision::Refuse,
+            None => TlsDecision::Refuse { site: site.number, logs: site.logs },
         }
     }
+}
+
+impl TlsDecision {
+    /// For a name that no site has.
+    const REFUSE: TlsDecision = TlsDecision::Refuse { site: NO_SITE, logs: RequestLogs::Usual };
 }
 
 impl TlsPassthrough {
@@ -146,8 +156,8 @@ mod tests {
         }
         // Where nothing ends TLS, unknown names are refused, and the first site is not for clients without a name.
         let only = crate::open(&plan(vec![passed(exact("db.test"), &[(1, Some(0))])])).unwrap();
-        assert_eq!(only.route_tls(0, Some("x.test"), None, 0), TlsDecision::Refuse);
-        assert_eq!(only.route_tls(0, None, None, 0), TlsDecision::Refuse);
+        assert_eq!(only.route_tls(0, Some("x.test"), None, 0), TlsDecision::REFUSE);
+        assert_eq!(only.route_tls(0, None, None, 0), TlsDecision::REFUSE);
         let any = crate::open(&plan(vec![passed(Host::Any, &[(1, Some(0))])])).unwrap();
         assert_eq!(any.route_tls(0, None, None, 0), to(0));
     }
@@ -161,7 +171,7 @@ mod tests {
             assert_eq!(sites.route_tls(0, None, None, random), expected, "{random}");
         }
         let none = crate::open(&plan(vec![passed(Host::Any, &[])])).unwrap();
-        assert_eq!(none.route_tls(0, None, None, 7), TlsDecision::Refuse);
+        assert_eq!(none.route_tls(0, None, None, 7), TlsDecision::REFUSE);
         let mut guarded = passed(Host::Any, &[(1, Some(0))]);
         let peers: Peers = "10.0.0.0/8".parse::<crate::plan::Net>().map(Peers::Net).unwrap();
         guarded.rules.access = vec![
@@ -170,7 +180,7 @@ mod tests {
         ];
         let sites = crate::open(&plan(vec![guarded])).unwrap();
         let from = |text: &str| sites.route_tls(0, None, Some(text.parse().unwrap()), 0);
-        assert_eq!((from("10.1.2.3:4"), from("11.1.2.3:4")), (to(0), TlsDecision::Refuse));
+        assert_eq!((from("10.1.2.3:4"), from("11.1.2.3:4")), (to(0), TlsDecision::REFUSE));
     }
 
     #[test]
