@@ -10,16 +10,12 @@ sys.path.insert(0, str(ROOT / "bench"))
 # The servers, wrk and the CPU accounts are the benchmark's own.
 import children  # noqa: E402
 from measure import measure, split  # noqa: E402
+from screen import BOLD, DIM, GREEN, OFF, RED, say  # noqa: E402
 from servers import CLIENT_CPU, SERVER_CPU, flatout_files, flatout_json, floor  # noqa: E402
 from smoke import sized  # noqa: E402
 
 SITE = ROOT / "demo/site"
 SECONDS = sized(4, smoke=1)
-BOLD, DIM, GREEN, RED, OFF = ("\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[0m") if sys.stdout.isatty() else [""] * 5
-
-
-def say(text=""):
-    print(text, flush=True)
 
 
 def check(what, command, *wanted):

@@ -8,6 +8,7 @@ import collections, http.client, json, os, pathlib, shutil, signal, socket, ssl,
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "conformance")]
 from cluster import Cluster, enter  # noqa: E402
+from screen import BOLD, DIM, OFF, done, say  # noqa: E402
 from smoke import sized  # noqa: E402
 
 BINARIES = ROOT / "target/kubernetes"
@@ -18,18 +19,7 @@ REQUESTS = sized(3000, smoke=600)
 CANARY = 20
 # Connections to each data plane that ask all the time.
 CLIENTS = sized(4, smoke=2)
-# How long a step may take.
-PATIENCE_S = 60
 GATEWAY = "/apis/gateway.networking.k8s.io/v1/namespaces/default"
-BOLD, DIM, GREEN, OFF = ("\033[1m", "\033[2m", "\033[32m", "\033[0m") if sys.stdout.isatty() else [""] * 4
-
-
-def say(text):
-    print(text, flush=True)
-
-
-def done(text):
-    say(f"  {GREEN}✓{OFF} {text}")
 
 
 class Load:
@@ -55,7 +45,7 @@ class Load:
         while not self.is_over.is_set():
             try:
                 pod, why = ask(connection), None
-            except (OSError, ValueError, http.client.HTTPException) as fault:
+            except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException) as fault:
                 pod, why = None, f"{plane}: {type(fault).__name__}: {fault}"
                 connection.close()
             with self.lock:
@@ -66,8 +56,8 @@ class Load:
                     self.pods[pod] += 1
 
     def check(self, what):
-        if self.lost:
-            raise SystemExit(f"{what}: {len(self.lost)} of {self.good + len(self.lost)} requests were lost, the first: {self.lost[0]}")
+        if self.lost or not self.good:
+            raise SystemExit(f"{what}: {len(self.lost)} of {self.good + len(self.lost)} requests were lost, {self.lost[:1]}")
         done(f"{what}: {self.good:,} requests, 0 lost, {len(self.pods)} pods have responded")
 
 
@@ -79,19 +69,6 @@ def ask(connection):
     if response.status != 200:
         raise ValueError(f"status {response.status}")
     return json.loads(body)["pod"]
-
-
-def until(what, is_so):
-    ends = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            if is_so():
-                return
-        except (OSError, ValueError, KeyError, http.client.HTTPException):
-            pass
-        if time.monotonic() > ends:
-            raise SystemExit(f"{what}: not within {PATIENCE_S} s; see {BINARIES / 'demo-logs'}")
-        time.sleep(0.1)
 
 
 def deployment(name, replicas, version):
@@ -142,10 +119,7 @@ class Demo(Cluster):
 
     def start_flatout(self):
         self.add_definitions()
-        self.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "flatout-system"}})
-        self.create("/apis/gateway.networking.k8s.io/v1/gatewayclasses", {
-            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "flatout"},
-            "spec": {"controllerName": "flatout.dev/controller"}})
+        self.add_class("flatout", "flatout-system")
         certificate, key = self.sign("plans", "plans", "127.0.0.1")
         token = self.state / "token"
         token.write_text("0123456789abcdef0123456789abcdef")
@@ -172,9 +146,9 @@ class Demo(Cluster):
             "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": "gateway", "namespace": "default"},
             "spec": {"gatewayClassName": "flatout", "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}, secured]}})
         self.create(f"{GATEWAY}/httproutes", route(0))
-        until("both data planes serve the application",
-              lambda: all(ask(http.client.HTTPConnection(plane, 80, timeout=5)).startswith("app-") for plane in PLANES))
-        until("the gateway is programmed", lambda: self.programmed() == "True")
+        self.wait("both data planes serve the application",
+                  lambda: all(ask(http.client.HTTPConnection(plane, 80, timeout=5)).startswith("app-") for plane in PLANES))
+        self.wait("the gateway is programmed", lambda: self.programmed() == "True")
         return certificate
 
     def programmed(self):
@@ -192,14 +166,14 @@ class Demo(Cluster):
             for version in range(1, ROLLS + 1):
                 change = {"spec": {"template": {"metadata": {"annotations": {"version": str(version)}}}}}
                 self.patch("/apis/apps/v1/namespaces/default/deployments/app", change)
-                until("all pods are new", self.has_rolled)
+                self.wait("all pods are new", self.has_rolled)
                 time.sleep(sized(3, smoke=1))
         load.check(f"the application rolled {ROLLS} times")
 
     def canary(self):
         self.patch(f"{GATEWAY}/httproutes/app", route(CANARY))
-        until("the canary responds", lambda: ask(http.client.HTTPConnection(PLANES[0], 80, timeout=5)).startswith("canary-"))
-        until("also behind the other data plane", lambda: ask(http.client.HTTPConnection(PLANES[1], 80, timeout=5)).startswith("canary-"))
+        self.wait("the canary responds", lambda: ask(http.client.HTTPConnection(PLANES[0], 80, timeout=5)).startswith("canary-"))
+        self.wait("also behind the other data plane", lambda: ask(http.client.HTTPConnection(PLANES[1], 80, timeout=5)).startswith("canary-"))
         for plane in PLANES:
             connection = http.client.HTTPConnection(plane, 80, timeout=10)
             share = sum(ask(connection).startswith("canary-") for _ in range(REQUESTS)) / REQUESTS
@@ -218,12 +192,12 @@ class Demo(Cluster):
                     pass
             return True
 
-        until("the certificate is shown", lambda: shows(first))
+        self.wait("the certificate is shown", lambda: shows(first))
         second, data = self.secret("second")
         with Load() as load:
             began = time.monotonic()
             self.patch("/api/v1/namespaces/default/secrets/app", {"stringData": data})
-            until("the new certificate is shown", lambda: shows(second))
+            self.wait("the new certificate is shown", lambda: shows(second))
             took = time.monotonic() - began
             time.sleep(1)
         load.check(f"the certificate was replaced at both data planes after {took * 1000:.0f} ms")

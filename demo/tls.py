@@ -5,6 +5,7 @@ curl, h2load, Chromium and grpcurl use it, and the certificate is renewed under 
 import json, os, re, shutil, signal, socket, ssl, subprocess, sys, threading, time
 
 from proxy import FLATOUT, PATH, ROOT, children, gunicorn, ready, sized, start
+from screen import BOLD, DIM, OFF, RED, done, say
 from smoke import IS_SMOKE, leave_out
 
 WORK = ROOT / "target/demo-tls"
@@ -18,7 +19,6 @@ REQUESTS = sized(20_000, smoke=500)
 LOAD_S_MAX = sized(60, smoke=90)
 # The load goes on for so long after a renewal: new connections have the new certificate by then.
 AFTER_S = sized(5, smoke=1)
-BOLD, DIM, GREEN, RED, OFF = ("\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[0m") if sys.stdout.isatty() else [""] * 5
 
 SITE = """listen "127.0.0.1:{tls}"
 listen-plain "127.0.0.1:{http}"
@@ -70,14 +70,6 @@ PEBBLE = """{{"pebble": {{
 }}}}"""
 
 
-def say(text=""):
-    print(text, flush=True)
-
-
-def good(text):
-    say(f"  {GREEN}✓{OFF} {text}")
-
-
 def bad(text):
     say(f"  {RED}✗{OFF} {text}")
     sys.exit(1)
@@ -102,7 +94,7 @@ def check(what, command, *wanted, **more):
     lacking = [want for want in wanted if not re.search(want, output, re.M)]
     if lacking:
         bad(f"{what}: no {lacking[0]} in\n{output[:2000]}")
-    good(what)
+    done(what)
     return output
 
 
@@ -248,7 +240,7 @@ def report(watch, found):
         say(f"    {DIM}from {at:4.1f} s on: serial number {serial}{OFF}")
     if not is_good:
         bad(f"something was lost: see the table and {WORK}/log")
-    good("the certificate was renewed, and nothing was lost")
+    done("the certificate was renewed, and nothing was lost")
 
 
 def main():
@@ -275,7 +267,7 @@ def main():
             started.append(server)
             watch = Watch(ports["tls"])
             took, serial = wait_for_certificate(watch, server)
-            good(f"{NAME}: {took:.1f} s after the start, serial number {serial}")
+            done(f"{NAME}: {took:.1f} s after the start, serial number {serial}")
             clients(ca, ports["tls"], ports["http"])
             report(watch, renewal(watch, ports["tls"]))
         finally:

@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 import children  # noqa: E402
+from screen import BOLD, DIM, OFF, done, say  # noqa: E402
 from servers import free_port  # noqa: E402
 from smoke import sized  # noqa: E402
 
@@ -19,15 +20,6 @@ TABLES, ROWS = sized(200, smoke=20), sized(2_000, smoke=200)
 PATIENCE_S = 60
 SWEEP = "sweep=500ms"
 POINTS = [WORK / name for name in ("writer", "transformer", "server")]
-BOLD, DIM, GREEN, OFF = ("\033[1m", "\033[2m", "\033[32m", "\033[0m") if sys.stdout.isatty() else [""] * 4
-
-
-def say(text):
-    print(text, flush=True)
-
-
-def done(text):
-    say(f"  {GREEN}✓{OFF} {text}")
 
 
 def table(number):

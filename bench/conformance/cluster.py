@@ -2,16 +2,17 @@
 program in `node`, which plays scheduler and kubelet. It needs network, process and mount namespaces of its own, which `./x` makes: whatever
 happens here, nothing stays."""
 
+import http.client
 import json
 import os
 import ssl
 import subprocess
 import time
-import urllib.error
 import urllib.request
 
 TOKEN = "conformance"
 API = "https://127.0.0.1:6443"
+GROUP = "/apis/gateway.networking.k8s.io/v1"
 # Waiting for a part of the cluster.
 START_S = 120
 # Controllers that are needed; others would only take time.
@@ -65,9 +66,9 @@ class Cluster:
             try:
                 if is_done():
                     return
-            except (OSError, urllib.error.URLError):
+            except (OSError, ValueError, LookupError, http.client.HTTPException):
                 pass
-            time.sleep(0.2)
+            time.sleep(0.1)
         raise SystemExit(f"{what}: nothing after {START_S} s; see {self.logs}")
 
     def call(self, method, path, body=None, kind="application/json"):
@@ -115,6 +116,13 @@ class Cluster:
         self.start("node", [binaries / "node", "--kubeconfig", kubeconfig, "--echo", binaries / "echo-basic",
                             "--folder", state / "pods"])
 
+    def add_class(self, name, namespace):
+        """Adds a class of gateways for `flatout controller`, and the namespace for its own objects."""
+        self.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        self.create(f"{GROUP}/gatewayclasses", {
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": name},
+            "spec": {"controllerName": "flatout.dev/controller"}})
+
     def add_definitions(self):
         """Adds the kinds of the Gateway API."""
         definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -122,4 +130,4 @@ class Cluster:
             if "_vap_" not in file.name:
                 self.call("POST", definitions, file.read_bytes(), "application/yaml")
         self.wait("the kinds of the Gateway API",
-                  lambda: self.call("GET", "/apis/gateway.networking.k8s.io/v1/gatewayclasses"))
+                  lambda: self.call("GET", f"{GROUP}/gatewayclasses"))

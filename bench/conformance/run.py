@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 
-from cluster import Cluster, enter
+from cluster import GROUP, Cluster, enter
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -36,18 +36,14 @@ class SuiteCluster(Cluster):
 
     def start_controller(self):
         self.add_definitions()
-        self.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        group = "gateway.networking.k8s.io"
-        self.create(f"/apis/{group}/v1/gatewayclasses", {
-            "apiVersion": f"{group}/v1", "kind": "GatewayClass", "metadata": {"name": CLASS},
-            "spec": {"controllerName": "flatout.dev/controller"}})
+        self.add_class(CLASS, NAMESPACE)
         command = [self.flatout, "controller", "--health", "127.0.0.1:8081", "--certificates", self.state / "flatout"]
         for address in GATEWAYS:
             command += ["--address", address]
         self.start("flatout", command, dict(os.environ, KUBECONFIG=str(self.state / "kubeconfig")))
 
         def has_features():
-            found = json.loads(self.call("GET", f"/apis/{group}/v1/gatewayclasses/{CLASS}"))
+            found = json.loads(self.call("GET", f"{GROUP}/gatewayclasses/{CLASS}"))
             return found.get("status", {}).get("supportedFeatures")
 
         self.wait("flatout controller", has_features)

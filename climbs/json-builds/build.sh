@@ -34,6 +34,11 @@ build counting "-Cprofile-generate=$folder/raw"
 "$folder/counting/hello-json" --listen 127.0.0.1:18095 --workers 1 &
 counting=$!
 trap 'kill "$counting" 2>/dev/null || true' EXIT
+trap 'exit 143' HUP INT TERM
+for _ in $(seq 50); do
+    ! "$load" bench --requests 1 --connections 1 http://127.0.0.1:18095/json >/dev/null 2>&1 || break
+    sleep 0.1
+done
 "$load" bench --connections 64 --duration 5s http://127.0.0.1:18095/json >/dev/null
 # It writes its profile when it ends by itself.
 kill -TERM "$counting"

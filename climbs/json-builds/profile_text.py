@@ -28,10 +28,6 @@ def mistake(path, got, wanted):
     sys.exit(f"{path}: {got}; {wanted}")
 
 
-def aligned(at):
-    return (at + 7) // 8 * 8
-
-
 def names_of(section):
     """The functions' names, by the first eight bytes of their MD5."""
     names, at = {}, 0

@@ -1,7 +1,7 @@
 //! The frames of a connection of HTTP/2 (RFC 9113, section 4.1), as they pass by: how much of the connection's window its sender has left.
 
-/// What a client sends before its first frame.
-pub(crate) const PREFACE_BYTES: usize = 24;
+/// What a client sends before its first frame (RFC 9113, section 3.4).
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const HEAD_BYTES: usize = 9;
 const DATA: u8 = 0;
@@ -60,7 +60,7 @@ impl Frames {
 
 impl Window {
     pub(crate) fn new(is_client: bool) -> Window {
-        let sent = Frames { skipped: if is_client { PREFACE_BYTES } else { 0 }, ..Frames::default() };
+        let sent = Frames { skipped: if is_client { PREFACE.len() } else { 0 }, ..Frames::default() };
         Window { sent, received: Frames::default(), bytes: WINDOW_FIRST, bytes_max: WINDOW_FIRST }
     }
 

@@ -7,9 +7,9 @@ use flatout_push::{History, Hub, Kind, Plan};
 
 use crate::client::connect;
 use crate::model::push::{CHANNELS, CHANNELS_PATH, Position, channel_name};
-use crate::news::{self, Inbox, News, Transport};
 use crate::scene::{Channels, TIME_MAX};
 use crate::socket::{Received, Sent, Socket};
+use crate::subscriber_event::{self, Inbox, SubscriberEvent, Transport};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
@@ -82,7 +82,7 @@ pub(crate) struct Subscriber {
     number: usize,
     random: fastrand::Rng,
     position: Position,
-    /// The server's name for it.
+    /// The id of the last event or the position that the server gave, sent back when it subscribes again.
     cursor: Option<String>,
     connection: Option<Connection>,
     is_done: bool,
@@ -213,8 +213,8 @@ impl Subscriber {
         }
         let all = connection.inbox.take();
         let all = all.map_err(|message| format!("subscriber {}: {message}", self.number))?;
-        for news in all {
-            self.take(news, shared).map_err(|message| format!("subscriber {}: {message}", self.number))?;
+        for event in all {
+            self.take(event, shared).map_err(|message| format!("subscriber {}: {message}", self.number))?;
         }
         match received {
             Received::End | Received::Reset => self.end(shared),
@@ -222,14 +222,14 @@ impl Subscriber {
         }
     }
 
-    fn take(&mut self, news: News, shared: &mut Shared<'_>) -> Result<(), String> {
+    fn take(&mut self, event: SubscriberEvent, shared: &mut Shared<'_>) -> Result<(), String> {
         let Some(connection) = &mut self.connection else { return Ok(()) };
-        match news {
+        match event {
             // One that goes on somewhere gets all from there.
-            News::Joined if self.cursor.is_some() => {}
-            News::Joined => shared.model.channels.joined(&mut self.position),
-            News::Gap => connection.has_gap = true,
-            News::Message { id, data } => {
+            SubscriberEvent::Joined if self.cursor.is_some() => {}
+            SubscriberEvent::Joined => shared.model.channels.joined(&mut self.position),
+            SubscriberEvent::Gap => connection.has_gap = true,
+            SubscriberEvent::Message { id, data } => {
                 if self.cursor.is_none()
                     && connection.transport == Transport::Poll
                     && connection.asked_ns.is_none()
@@ -242,7 +242,7 @@ impl Subscriber {
                 channels.received(&mut self.position, &id, &data, has_gap, history)?;
                 self.cursor = Some(id);
             }
-            News::Polled { position, closes } => {
+            SubscriberEvent::Polled { position, closes } => {
                 if self.cursor.replace(position).is_none() {
                     shared.model.channels.joined(&mut self.position);
                 }
@@ -255,14 +255,18 @@ impl Subscriber {
                     (connection.output, connection.asked_ns) = (request, None);
                 }
             }
-            News::Ping(payload) => connection.output.extend(news::frame(news::PONG, &payload)),
-            News::End(1013) if connection.is_slow => {
+            SubscriberEvent::Ping(payload) => {
+                connection.output.extend(subscriber_event::frame(subscriber_event::PONG, &payload))
+            }
+            SubscriberEvent::End(1013) if connection.is_slow => {
                 if connection.transport == Transport::Socket {
-                    connection.output.extend(news::frame(news::CLOSE, &1013u16.to_be_bytes()));
+                    connection
+                        .output
+                        .extend(subscriber_event::frame(subscriber_event::CLOSE, &1013u16.to_be_bytes()));
                 }
             }
-            News::End(408) if connection.is_slow => {}
-            News::End(code) => return Err(format!("the server ends the subscription: {code}")),
+            SubscriberEvent::End(408) if connection.is_slow => {}
+            SubscriberEvent::End(code) => return Err(format!("the server ends the subscription: {code}")),
         }
         Ok(())
     }
@@ -303,8 +307,7 @@ impl Subscriber {
     /// The server has ended the connection.
     fn end(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
         shared.event(Actor::Subscriber(self.number), Event::Closed);
-        // It says why, if there is room for that before its patience ends.
-        // One that has closed together with its last response is gone already.
+        // A slow subscriber may be closed without a reason. After a long poll with `Connection: close` there is no connection any more.
         let is_slow = self.connection.take().is_none_or(|connection| connection.is_slow);
         if !is_slow {
             return Err(format!(

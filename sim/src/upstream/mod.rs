@@ -9,6 +9,7 @@ mod response;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use crate::frames::PREFACE;
 use crate::message::is_part_of_body;
 use crate::model::Planned;
 use crate::scene::REFUSED;
@@ -21,9 +22,6 @@ const PAUSE_MS_MAX: u64 = 3_000;
 
 /// A connection at rest is closed sooner or later: at one of so many looks.
 const IDLE_LOOKS: u16 = 100;
-
-/// What a connection of HTTP/2 begins with (RFC 9113, section 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// What it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

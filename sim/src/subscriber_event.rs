@@ -17,9 +17,9 @@ pub(crate) enum Transport {
     Poll,
 }
 
-/// One thing that a subscriber is told.
+/// An event that a subscriber receives.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum SubscriberEvent {
     /// It is a subscriber from now on.
     Joined,
     Message {
@@ -39,7 +39,7 @@ pub(crate) enum News {
     Ping(Vec<u8>),
 }
 
-/// What has come, and is no whole piece of news yet.
+/// What has been received, and is no whole event yet.
 pub(crate) struct Inbox {
     transport: Transport,
     pub(crate) input: Vec<u8>,
@@ -73,8 +73,8 @@ impl Inbox {
         Inbox { transport, input: Vec::new(), head: None, body: None, stream: Vec::new() }
     }
 
-    /// Takes whole pieces of news from what has come.
-    pub(crate) fn take(&mut self) -> Result<Vec<News>, String> {
+    /// Takes whole events from what has come.
+    pub(crate) fn take(&mut self) -> Result<Vec<SubscriberEvent>, String> {
         let mut found = Vec::new();
         if self.head.is_none() {
             let Some((head, length)) = Head::response(&self.input)? else { return Ok(found) };
@@ -101,12 +101,12 @@ impl Inbox {
         Ok(found)
     }
 
-    fn begin(&mut self, head: &Head, found: &mut Vec<News>) -> Result<(), String> {
+    fn begin(&mut self, head: &Head, found: &mut Vec<SubscriberEvent>) -> Result<(), String> {
         let Start::Response { status } = head.start else { return Err("no response".to_owned()) };
         match (self.transport, status) {
             (Transport::Events, 200) => {
                 self.body = Some(Decoder::new(head.framing(Framing::Close)?));
-                found.push(News::Joined);
+                found.push(SubscriberEvent::Joined);
             }
             (Transport::Poll, 200) => self.body = Some(Decoder::new(head.framing(Framing::Close)?)),
             (Transport::Poll, 204) => self.body = Some(Decoder::new(Framing::None)),
@@ -115,16 +115,16 @@ impl Inbox {
                 if accept != Some(ACCEPT) {
                     return Err(format!("Sec-WebSocket-Accept is {accept:?}"));
                 }
-                found.push(News::Joined);
+                found.push(SubscriberEvent::Joined);
             }
             // It has paused in the middle of its request.
-            (_, 408) => found.push(News::End(408)),
+            (_, 408) => found.push(SubscriberEvent::End(408)),
             (transport, status) => return Err(format!("{status} for a subscriber by {transport:?}")),
         }
         Ok(())
     }
 
-    fn end_poll(&mut self, body: &[u8], found: &mut Vec<News>) -> Result<(), String> {
+    fn end_poll(&mut self, body: &[u8], found: &mut Vec<SubscriberEvent>) -> Result<(), String> {
         let head = self.head.take();
         self.body = None;
         let position = head.as_ref().and_then(|head| head.field("last-event-id"));
@@ -140,23 +140,23 @@ impl Inbox {
             }
         }
         let closes = head.and_then(|head| Some(head.field("connection")?.eq_ignore_ascii_case("close")));
-        found.push(News::Polled { position, closes: closes == Some(true) });
+        found.push(SubscriberEvent::Polled { position, closes: closes == Some(true) });
         Ok(())
     }
 }
 
-fn of_json(value: &Value) -> Result<News, String> {
+fn of_json(value: &Value) -> Result<SubscriberEvent, String> {
     if value["gap"] == true {
-        return Ok(News::Gap);
+        return Ok(SubscriberEvent::Gap);
     }
     match (value["id"].as_str(), value["data"].as_str()) {
-        (Some(id), Some(data)) => Ok(News::Message { id: id.to_owned(), data: data.to_owned() }),
+        (Some(id), Some(data)) => Ok(SubscriberEvent::Message { id: id.to_owned(), data: data.to_owned() }),
         _ => Err(format!("a message without id or data: {:.100}", value.to_string())),
     }
 }
 
 /// Takes whole events from the front of a stream, by the rules of the HTML standard for `text/event-stream`.
-fn take_events(stream: &mut Vec<u8>, found: &mut Vec<News>) -> Result<(), String> {
+fn take_events(stream: &mut Vec<u8>, found: &mut Vec<SubscriberEvent>) -> Result<(), String> {
     while let Some(end) = stream.windows(2).position(|two| two == b"\n\n") {
         let block = String::from_utf8(stream.drain(..end + 2).collect());
         let block = block.map_err(|_| "an event that is no text")?;
@@ -176,12 +176,12 @@ fn take_events(stream: &mut Vec<u8>, found: &mut Vec<News>) -> Result<(), String
         let data = lines.join("\n");
         match (event, id) {
             _ if lines.is_empty() => {}
-            (Some("gap"), _) => found.push(News::Gap),
+            (Some("gap"), _) => found.push(SubscriberEvent::Gap),
             (Some("end"), None) => {
                 let end: Value = serde_json::from_str(&data).map_err(|error| error.to_string())?;
-                found.push(News::End(end["code"].as_u64().unwrap_or(0) as u16));
+                found.push(SubscriberEvent::End(end["code"].as_u64().unwrap_or(0) as u16));
             }
-            (_, Some(id)) => found.push(News::Message { id, data }),
+            (_, Some(id)) => found.push(SubscriberEvent::Message { id, data }),
             (event, None) => return Err(format!("an event {event:?} without an id: {data:.100}")),
         }
     }
@@ -189,7 +189,7 @@ fn take_events(stream: &mut Vec<u8>, found: &mut Vec<News>) -> Result<(), String
 }
 
 /// Takes whole frames (RFC 6455, section 5.2). The server sends each message in one.
-fn take_frames(stream: &mut Vec<u8>, found: &mut Vec<News>) -> Result<(), String> {
+fn take_frames(stream: &mut Vec<u8>, found: &mut Vec<SubscriberEvent>) -> Result<(), String> {
     loop {
         let [first, second, ..] = stream[..] else { return Ok(()) };
         let (extra, is_masked) = (second & 0x7f, second & 0x80 != 0);
@@ -210,8 +210,8 @@ fn take_frames(stream: &mut Vec<u8>, found: &mut Vec<News>) -> Result<(), String
         }
         found.push(match (first & 0xf, payload) {
             (1, payload) => of_json(&serde_json::from_slice(payload).map_err(|error| error.to_string())?)?,
-            (8, [high, low, ..]) => News::End(u16::from_be_bytes([*high, *low])),
-            (9, payload) => News::Ping(payload.to_vec()),
+            (8, [high, low, ..]) => SubscriberEvent::End(u16::from_be_bytes([*high, *low])),
+            (9, payload) => SubscriberEvent::Ping(payload.to_vec()),
             (other, _) => return Err(format!("a frame of a WebSocket of the kind {other}")),
         });
         stream.drain(..begin + length);
