@@ -10,7 +10,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 # The servers, wrk and the CPU accounts are the benchmark's own.
 import children  # noqa: E402
 from measure import measure, split  # noqa: E402
-from screen import BOLD, DIM, GREEN, OFF, RED, say  # noqa: E402
+from screen import BOLD, DIM, OFF, RED, done, say  # noqa: E402
 from servers import CLIENT_CPU, SERVER_CPU, flatout_files, flatout_json, floor  # noqa: E402
 from smoke import sized  # noqa: E402
 
@@ -26,7 +26,7 @@ def check(what, command, *wanted):
     if lacking:
         say(f"  {RED}✗{OFF} {what}: no {lacking[0]} in\n{text[:600]}")
         sys.exit(1)
-    say(f"  {GREEN}✓{OFF} {what}")
+    done(what)
     return text
 
 
