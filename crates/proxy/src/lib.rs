@@ -52,7 +52,6 @@ mod upstream;
 mod watch;
 mod worker;
 
-use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -89,8 +88,6 @@ pub use worker::passthrough::{Passthrough, PassthroughEnd, PassthroughEnding};
 #[derive(Clone)]
 pub struct Proxy {
     upstreams: Arc<upstream::Upstreams>,
-    /// The index of each upstream, by its name: there may be thousands, and their servers change all the time.
-    indices: Arc<HashMap<String, usize>>,
     spool: Arc<spool::store::SpoolStore>,
     control: Arc<control::Control>,
     /// Notifies workers of changes of servers, also parts that are replaced.
@@ -128,18 +125,14 @@ impl Proxy {
             let former = former.and_then(|former| former.upstream_named(&plan.name));
             upstream::LiveUpstream::open(plan, former, &looked_up)
         };
-        let mut indices = HashMap::with_capacity(upstreams.len());
-        for (at, upstream) in upstreams.iter().enumerate() {
-            indices.entry(upstream.name.clone()).or_insert(at);
-        }
         let opened: Result<Vec<_>, _> = upstreams.into_iter().map(open).collect();
-        let upstreams = Arc::new(upstream::LiveUpstream::table(opened.map_err(io::Error::other)?));
+        let upstreams = Arc::new(upstream::Upstreams::new(opened.map_err(io::Error::other)?));
         let control = Arc::new(control::Control::start(&upstreams, resolver, changes.subscribe())?);
-        Ok(Proxy { upstreams, indices: Arc::new(indices), spool, control, changes })
+        Ok(Proxy { upstreams, spool, control, changes })
     }
 
     pub(crate) fn upstream_named(&self, name: &str) -> Option<&upstream::LiveUpstream> {
-        self.indices.get(name).map(|at| self.upstreams.at(*at))
+        self.upstreams.find(name).map(|id| self.upstreams.at(id))
     }
 
     /// Sets where responses are kept whose clients are slow, and how much of them; by default in memory. The limits also apply to a

@@ -1,5 +1,7 @@
 //! What all workers know of an upstream: its servers and their state.
 
+use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,10 +10,14 @@ use arc_swap::ArcSwap;
 use crate::plan;
 use crate::server::{LiveServer, ServerMode};
 use crate::sources::{self, LookedUp, SourceEntry};
-use crate::table::FixedTable;
+use crate::table::{FixedTable, UpstreamId};
 
 /// All upstreams of a proxy.
-pub(crate) type Upstreams = FixedTable<LiveUpstream>;
+pub(crate) struct Upstreams {
+    table: FixedTable<LiveUpstream>,
+    /// There may be thousands, and reloads and changes of servers look them up by name.
+    by_name: HashMap<String, UpstreamId>,
+}
 
 /// An upstream, shared by all workers.
 pub(crate) struct LiveUpstream {
@@ -181,11 +187,29 @@ impl LiveUpstream {
         }
         self.changes_count.fetch_add(1, Ordering::Release);
     }
+}
 
-    /// All upstreams of a proxy.
-    pub(crate) fn table(upstreams: Vec<LiveUpstream>) -> Upstreams {
+impl Upstreams {
+    pub(crate) fn new(upstreams: Vec<LiveUpstream>) -> Upstreams {
         let none = LiveUpstream::of(plan::Upstream::new("", Vec::new()), Vec::new(), Vec::new());
-        FixedTable::new(upstreams, none)
+        let table = FixedTable::new(upstreams, none);
+        let mut by_name = HashMap::with_capacity(table.len());
+        for id in table.ids() {
+            by_name.entry(table.at(id).plan.name.clone()).or_insert(id);
+        }
+        Upstreams { table, by_name }
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<UpstreamId> {
+        self.by_name.get(name).copied()
+    }
+}
+
+impl Deref for Upstreams {
+    type Target = FixedTable<LiveUpstream>;
+
+    fn deref(&self) -> &FixedTable<LiveUpstream> {
+        &self.table
     }
 }
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::connection::UpstreamConnection;
-use crate::table::{ServerId, UpstreamId};
+use crate::table::ServerId;
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
 
@@ -75,10 +75,7 @@ impl ProxyWorker {
     fn place_after(&self, former: &ProxyWorker, state: &State, server_id: ServerId) -> Option<ServerId> {
         let server = state.server(server_id)?;
         let name = &former.upstreams.at(server_id.upstream).plan.name;
-        let has_name = |id: &UpstreamId| self.upstreams.at(*id).plan.name == *name;
-        // Most reloads move no upstream.
-        let same = self.upstreams.id(server_id.upstream.into()).filter(has_name);
-        let upstream = same.or_else(|| self.upstreams.ids().find(has_name))?;
+        let upstream = self.upstreams.find(name)?;
         let own = self.state.try_borrow().ok()?;
         let server = own.groups.at(upstream).shares.place_of(server)?;
         Some(ServerId { upstream, server })
