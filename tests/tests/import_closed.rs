@@ -415,7 +415,31 @@ fn restrictions_are_converted_or_their_location_closed() {
         ("location / { try_files /maintenance.html $uri =404; }", &[("/page.html", 200), ("/none", 200)]),
         ("location / { try_files /sub$uri =404; }", &[("/page.html", 404), ("/pic.png", 200)]),
         ("location / { try_files $uri =403; }", &[("/none", 403), ("/page.html", 200)]),
+        ("location / { try_files $uri/ =404; }", &[("/page.html", 501)]),
+        ("location / { try_files $uri/index.html =404; }", &[("/page.html", 501)]),
+        // What nginx applies nothing behind.
+        (
+            "location / { if (-f $request_filename) { break; } rewrite ^ /maintenance.html last; }",
+            &[("/page.html", 200), ("/none", 200), ("/maintenance.html", 200)],
+        ),
+        (
+            "location / { if (-d $request_filename) { break; } if (-f $request_filename) { break; } rewrite ^ /none last; }",
+            &[("/page.html", 200), ("/html/", 200)],
+        ),
+        (
+            "location / { } location /sub/ { rewrite ^/sub/none /sub/pic.png; break; rewrite ^/sub/pic /data/secret.txt last; }",
+            &[("/sub/none", 200), ("/sub/pic.png", 200)],
+        ),
+        (
+            "location / { } location /sub/ { return 403; rewrite ^ /data/secret.txt last; }",
+            &[("/sub/pic.png", 403)],
+        ),
+        ("break; return 200 all; location /private { deny all; }", &[("/private/secret.txt", 403)]),
         // Rules for access.
+        (
+            "location / { real_ip_header X-A; if ($remote_addr = 192.0.2.1) { return 403; } }",
+            &[("/page.html", 501)],
+        ),
         ("location / { } location /private { internal; }", &[("/private/secret.txt", 404)]),
         ("location / { } location /private { deny all; }", &[("/private/secret.txt", 403)]),
         (

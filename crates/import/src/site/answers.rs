@@ -33,7 +33,7 @@ impl<'d> Import<'d> {
         if let Some(why) = self.closed_by(chain) {
             return self.close(&why, lines);
         }
-        if let Some(directive) = own("return") {
+        if let Some(directive) = chain.until_end().last().filter(|end| end.name == "return") {
             match self.answer(directive, chain) {
                 Ok(said) => return lines.setting(said),
                 Err(why) => self.lose(directive, &why, lines),
@@ -223,6 +223,11 @@ impl<'d> Import<'d> {
     ) {
         let texts = tried.texts();
         let Some((last, first)) = texts.split_last() else { return };
+        let tries = |text: &str| first.contains(&text);
+        if !tries("$uri") && (tries("$uri/") || tries("$uri/index.html")) {
+            // The site file has no folders without their files.
+            return self.lose(tried, "without $uri, a folder cannot be tried", lines);
+        }
         let others = match other_files(first, root, &self.maps) {
             Ok(others) => others,
             Err(why) => return self.lose(tried, &why, lines),
@@ -233,12 +238,12 @@ impl<'d> Import<'d> {
         for (condition, to) in others {
             let mut inner = Lines::default();
             inner.setting(format!("rewrite \"^\" {} then=stop", text(&to)));
-            // What is found is sent, whatever becomes of other requests.
+            // A file that exists is served.
             inner.setting(line("files", root));
             lines.block(&[], format!("when {}", text(&condition)), inner);
         }
         self.fates.carried(tried);
-        if !first.iter().any(|text| ["$uri", "$uri/"].contains(text)) {
+        if !tries("$uri") {
             return self.try_last(last, chain, lines);
         }
         let index = chain.find("index").map_or("index.html", |index| index.word(0));
@@ -349,8 +354,7 @@ fn keeps_query(target: &str) -> bool {
         || target.ends_with(".php$is_args$args")
 }
 
-/// The files that `try_files` tries besides the path itself, each with the condition that it is there, and that none is that is tried
-/// before it.
+/// The files that `try_files` tries besides the path itself, each with a condition: it exists, and no earlier candidate does.
 fn other_files(tried: &[&str], root: &str, maps: &[String]) -> Result<Vec<(String, String)>, String> {
     let is_usual = |text: &str| ["$uri", "$uri/", "$uri/index.html"].contains(&text);
     let mut found = Vec::new();
@@ -358,7 +362,7 @@ fn other_files(tried: &[&str], root: &str, maps: &[String]) -> Result<Vec<(Strin
     for (at, text) in tried.iter().enumerate() {
         let why = || format!("{text} is not supported here");
         let rest = tried.get(at + 1..).unwrap_or_default();
-        // A regular expression after the last of the others decides nothing.
+        // Usual names after the last other file need no condition.
         if is_usual(text) && rest.iter().all(|text| is_usual(text)) {
             break;
         }
@@ -366,15 +370,14 @@ fn other_files(tried: &[&str], root: &str, maps: &[String]) -> Result<Vec<(Strin
         let path = format!("{}{slash}{text}", root.trim_end_matches('/'));
         let test = if text.ends_with('/') { "-d" } else { "-f" };
         let condition = file_test(test, &path, maps).ok_or_else(why)?;
-        before.push(format!("!{condition}"));
         if !is_usual(text) {
             if text.starts_with('$') && !text.starts_with("$uri") && !text.starts_with("${uri}") {
                 return Err(why());
             }
-            let others = before.iter().rev().skip(1).rev().cloned();
-            let all: Vec<String> = others.chain([condition]).collect();
+            let all: Vec<&str> = before.iter().map(String::as_str).chain([condition.as_str()]).collect();
             found.push((all.join(" && "), format!("{slash}{text}")));
         }
+        before.push(format!("!{condition}"));
     }
     Ok(found)
 }

@@ -68,6 +68,15 @@ impl<'d> Chain<'d> {
         self.levels.first().copied().unwrap_or_default()
     }
 
+    /// The directives of the block up to its first `break` or `return`, which is the last one: of those behind it, nginx runs no
+    /// `rewrite`, `if`, `set`, `break` and `return`.
+    pub(super) fn until_end(&self) -> &'d [Directive] {
+        let own = self.own();
+        let is_end = |directive: &Directive| ["break", "return"].contains(&directive.name.as_str());
+        let end = own.iter().position(is_end).map_or(own.len(), |at| at + 1);
+        own.get(..end).unwrap_or_default()
+    }
+
     /// The directive of this name that applies.
     pub(super) fn find(&self, name: &str) -> Option<&'d Directive> {
         let named = |level: &&'d [Directive]| level.iter().rev().find(|directive| directive.name == name);

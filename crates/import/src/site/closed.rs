@@ -74,7 +74,8 @@ const CONVERTED_GUARDS: [&str; 5] =
     ["auth_basic", "auth_basic_user_file", "auth_request", "auth_request_set", "auth_delay"];
 
 /// Directives that decide what an upstream gets. Without them it would get more of the client, or another request.
-const OF_UPSTREAM_REQUESTS: [&str; 3] = ["proxy_method", "proxy_pass_request_headers", "proxy_set_body"];
+const OF_UPSTREAM_REQUESTS: [&str; 4] =
+    ["proxy_method", "proxy_pass_request_body", "proxy_pass_request_headers", "proxy_set_body"];
 
 /// Variables about the URL, the server and the browser. A redirect that depends on nothing else leads to another
 /// spelling of the same page.
@@ -111,14 +112,6 @@ const COSMETIC: [&str; 14] = [
     "tcp_nodelay",
     "default_type",
 ];
-
-/// Directives that decide what the client's address is.
-const REAL_IP: [&str; 3] = ["real_ip_header", "real_ip_recursive", "set_real_ip_from"];
-
-/// Whether addresses are allowed or denied here, and not all of them.
-fn has_address_rules(chain: &Chain<'_>) -> bool {
-    chain.list(&["allow", "deny"]).iter().any(|rule| rule.word(0) != "all")
-}
 
 /// Whether a name matches one of these patterns.
 fn is_one(name: &str, patterns: &[&str]) -> bool {
@@ -184,18 +177,13 @@ impl<'d> Import<'d> {
                 return Some(because(limit, why));
             }
         }
+        if let Some(real_ip) = self.real_ip_of_location(chain) {
+            let why = "clients have one address in a whole server, and access or limits depend on it";
+            return Some(because(real_ip, why));
+        }
         let has_scripts = own.iter().any(|directive| directive.name == "fastcgi_pass");
         for (depth, level) in chain.levels().iter().enumerate() {
             let is_server = chain.is_server(depth);
-            let is_location = depth + 3 < chain.levels().len();
-            let real_ip = || level.iter().find(|it| REAL_IP.contains(&it.name.as_str()));
-            if is_location
-                && has_address_rules(chain)
-                && let Some(real_ip) = real_ip()
-            {
-                let why = "clients have one address in a whole server, and allow or deny depend on it";
-                return Some(because(real_ip, why));
-            }
             for directive in level.iter() {
                 let is_guard =
                     is_one(&directive.name, &GUARDS) && !CONVERTED_GUARDS.contains(&directive.name.as_str());
@@ -210,7 +198,7 @@ impl<'d> Import<'d> {
                 }
                 let is_script_test = || has_scripts && super::fastcgi::is_script_test(directive);
                 if directive.name == "if"
-                    && restricts(directive)
+                    && (restricts(directive) || super::ifs::ends_rewrites(directive, chain))
                     && !is_script_test()
                     && self.conditional(directive, chain).is_none()
                 {
@@ -329,6 +317,13 @@ pub(super) fn is_about_missing(directive: &Directive) -> bool {
     directive.name == "if"
         && ["!-e", "!-f", "!-d"].iter().any(|test| condition.starts_with(test))
         && condition.contains("$request_filename")
+}
+
+/// Whether an `if` is about files that exist.
+pub(super) fn is_about_found(directive: &Directive) -> bool {
+    let condition = condition(directive);
+    let is_test = ["-e ", "-f ", "-d "].iter().any(|test| condition.starts_with(test));
+    directive.name == "if" && is_test && condition.ends_with("$request_filename")
 }
 
 /// Whether an `if` refuses requests, or passes them on.

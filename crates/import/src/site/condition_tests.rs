@@ -45,6 +45,33 @@ fn conditions_variables_and_tables() {
             "rewrite \"^(.*)\" \"$1?c=d\" then=stop | respond 200 \"$args\"",
         ),
         (
+            "root /r; location /a { rewrite ^/a /b; break; rewrite ^/b /c last; if ($http_x) { return 200 a; } }",
+            "route \"/a\" match=starts-with { | rewrite \"^/a\" \"/b\" then=stop | files \"/r\" | }",
+        ),
+        (
+            "root /r; location /a { break; return 200 a; }",
+            "route \"/a\" match=starts-with { | files \"/r\" | }",
+        ),
+        (
+            "location /a { return 403; rewrite ^ /b last; }",
+            "route \"/a\" match=starts-with { | respond 403 | }",
+        ),
+        (
+            "root /r; location / { if (-f $request_filename) { break; } rewrite ^ /index.php last; }",
+            "route \"/\" { | when \"('/r' + $uri).isFile()\" { | rewrite \"^\" \"$uri\" then=stop | } | \
+             rewrite \"^\" \"/index.php\" then=route | files \"/r\" | }",
+        ),
+        (
+            "root /r; if ($http_x) { rewrite ^/a /b; break; } rewrite ^/b /c;",
+            "when \"!($http_x in ['', '0'])\" { | rewrite \"^/a\" \"/b\" | rewrite \"^\" \"$uri\" then=stop | } | \
+             rewrite \"^/b\" \"/c\"",
+        ),
+        (
+            "root /r; location / { if (-f $request_filename) { break; } if (!-e $request_filename) { rewrite ^ /a last; break; } } \
+             location /a { return 204; }",
+            "route \"/\" { | try-files \"/r\" | reroute \"/a?$args\" | }",
+        ),
+        (
             "root /r; location /a { rewrite ^/a(.*) /b$1; break; }",
             "rewrite \"^/a(.*)\" \"/b$1\" then=stop | files \"/r\"",
         ),

@@ -55,7 +55,12 @@ impl<'d> Import<'d> {
     pub(super) fn ifs_and_sets(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
         self.valid_referers(chain, lines);
         self.secure_link(chain, lines);
-        for directive in chain.own() {
+        for unused in chain.own().iter().skip(chain.until_end().len()) {
+            if ["rewrite", "if", "set", "break", "return"].contains(&unused.name.as_str()) {
+                self.fates.needless(unused);
+            }
+        }
+        for directive in chain.until_end() {
             match directive.name.as_str() {
                 "set" => {
                     if let Some(line) = self.set_line(directive) {

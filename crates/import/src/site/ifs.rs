@@ -21,17 +21,20 @@ impl<'d> Import<'d> {
         if closed::is_about_missing(directive) && inner.iter().any(|it| it.name == "rewrite") {
             return None;
         }
+        let stops = stops(directive, chain)?;
         let mut when = Conditional { expression: self.expression(directive, chain)?, settings: Vec::new() };
         let fields: Vec<&Directive> = inner.iter().filter(|it| it.name == "add_header").collect();
         when.settings.extend(self.fields_instead(&fields, chain)?);
         for (at, one) in inner.iter().enumerate() {
             let setting = match one.name.as_str() {
-                "add_header" | "break" => continue,
+                "add_header" => continue,
+                // All that is behind it in the `if`.
+                "break" => break,
                 "return" if has_group(one.word(0)) || has_group(one.word(1)) => return None,
                 "return" => self.answer_of(one, chain).ok()?,
                 "set" => self.set_line(one)?,
                 "rewrite" => {
-                    let is_last = inner.iter().skip(at + 1).all(|it| it.name == "break");
+                    let is_last = at + 1 == inner.len();
                     self.rewrite_in(one, chain, is_last, &mut when.expression)?
                 }
                 _ => return None,
@@ -41,6 +44,10 @@ impl<'d> Import<'d> {
             if one.name == "return" || ["redirect", "permanent"].contains(&one.word(2)) {
                 break;
             }
+        }
+        if stops {
+            // The path stays, and the rewrites behind it find nothing.
+            when.settings.push("rewrite \"^\" \"$uri\" then=stop".to_owned());
         }
         Some(when)
     }
@@ -84,9 +91,7 @@ impl<'d> Import<'d> {
         if regex::Regex::new(pattern).is_err() || values::unknown_variable(to, &self.maps).is_some() {
             return None;
         }
-        let redirects = ["redirect", "permanent"].contains(&flag)
-            || ["http://", "https://", "$scheme"].iter().any(|scheme| to.starts_with(scheme));
-        if !redirects {
+        if !is_redirect(directive) {
             // In a server, no location was chosen yet.
             let is_server = chain.is_server(0);
             let then = match flag {
@@ -115,6 +120,62 @@ impl<'d> Import<'d> {
         let status = if flag == "permanent" { 301 } else { 302 };
         Some(format!("redirect {} status={status}", text(&to)))
     }
+}
+
+/// Whether the `break` of an `if` keeps rewrites from being applied; `None` if it also keeps others from that, or stands
+/// between rewrites: conditions are written before these.
+fn stops(directive: &Directive, chain: &Chain<'_>) -> Option<bool> {
+    let inner = directive.inner();
+    let Some(end) = inner.iter().position(is_end).filter(|at| inner.get(*at).is_some_and(is_break)) else {
+        return Some(false);
+    };
+    let level = chain.levels().iter().find(|level| level.iter().any(|it| std::ptr::eq(it, directive)))?;
+    let level = Chain::of(level).until_end();
+    let at = level.iter().position(|it| std::ptr::eq(it, directive)).unwrap_or(level.len());
+    let is_rule = |it: &&Directive| ["rewrite", "if", "set", "return"].contains(&it.name.as_str());
+    let breaks_only = |it: &Directive| it.name == "if" && it.inner().iter().all(is_break);
+    let behind: Vec<&Directive> = level.iter().skip(at + 1).filter(is_rule).collect();
+    let own = || inner.iter().take(end).filter(|it| it.name == "rewrite");
+    let has_own = own().any(|it| !is_redirect(it));
+    if behind.iter().all(|it| breaks_only(it)) {
+        return Some(has_own);
+    }
+    // Files that exist are not missing.
+    let is_implied = |it: &Directive| closed::is_about_missing(it) || breaks_only(it);
+    if closed::is_about_found(directive) && !has_own && behind.iter().all(|it| is_implied(it)) {
+        return Some(false);
+    }
+    let is_first = !level.iter().take(at).any(|it| it.name == "rewrite");
+    let is_path = |it: &Directive| it.name == "rewrite" && !is_redirect(it);
+    // A redirect narrows the condition.
+    (is_first && !own().any(is_redirect) && behind.iter().all(|it| is_path(it) || breaks_only(it)))
+        .then_some(true)
+}
+
+fn is_break(directive: &Directive) -> bool {
+    directive.name == "break"
+}
+
+/// Whether nginx applies nothing behind this one in its `if`.
+fn is_end(directive: &Directive) -> bool {
+    let is_last = ["last", "break"].contains(&directive.word(2)) || is_redirect(directive);
+    let is_rewrite = directive.name == "rewrite" && is_last;
+    ["break", "return"].contains(&directive.name.as_str())
+        || is_rewrite && whole_path(directive.word(0), "/").is_some()
+}
+
+/// Whether a `rewrite` redirects the client.
+fn is_redirect(rewrite: &Directive) -> bool {
+    ["redirect", "permanent"].contains(&rewrite.word(2))
+        || ["http://", "https://", "$scheme"].iter().any(|scheme| rewrite.word(1).starts_with(scheme))
+}
+
+/// Whether the `break` of an `if` ends what nginx would apply behind it.
+pub(super) fn ends_rewrites(directive: &Directive, chain: &Chain<'_>) -> bool {
+    // Handled like `try_files`.
+    let is_tried =
+        closed::is_about_missing(directive) && directive.inner().iter().any(|it| it.name == "rewrite");
+    !is_tried && stops(directive, chain) != Some(false)
 }
 
 /// Whether a text uses a group of an expression.

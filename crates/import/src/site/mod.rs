@@ -37,6 +37,7 @@ mod named_groups;
 mod out;
 mod pattern;
 mod proxy;
+mod real_ip;
 mod referers;
 mod rewrite;
 mod secure_link;

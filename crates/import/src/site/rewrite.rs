@@ -192,7 +192,12 @@ impl<'d> Import<'d> {
         let is_location = location.is_some();
         let mut redirects = Redirects::default();
         let all: Vec<&Directive> =
-            chain.own().iter().filter(|directive| directive.name == "rewrite").collect();
+            chain.until_end().iter().filter(|directive| directive.name == "rewrite").collect();
+        // What follows the rewrites decides, with the new path.
+        let end = chain.until_end().last().filter(|end| ["break", "return"].contains(&end.name.as_str()));
+        if let Some(end) = end.filter(|end| end.name == "break") {
+            self.fates.carried(end);
+        }
         for (index, directive) in all.iter().enumerate() {
             let (pattern, to, flag) = (directive.word(0), directive.word(1), directive.word(2));
             if let Err(error) = regex::Regex::new(pattern) {
@@ -244,12 +249,6 @@ impl<'d> Import<'d> {
                 continue;
             }
             let is_last = index + 1 == all.len();
-            let mut behind = chain.own().iter().skip_while(|it| !std::ptr::eq(*it, *directive)).skip(1);
-            // What follows the rewrites decides, with the new path.
-            let end = behind.find(|it| ["break", "return"].contains(&it.name.as_str()));
-            if let Some(end) = end.filter(|end| end.name == "break") {
-                self.fates.carried(end);
-            }
             let then = match flag {
                 "break" => "stop",
                 "" if is_last && end.is_some() => "stop",

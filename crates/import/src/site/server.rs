@@ -131,7 +131,7 @@ impl<'d> Import<'d> {
         let levels = [chain, http];
         self.lists(&levels, lines);
         let redirects = self.rewrites(chain, None, lines);
-        let has_return = server.inner().iter().any(|directive| directive.name == "return");
+        let has_return = chain.until_end().last().is_some_and(|end| end.name == "return");
         let has_rest = server.inner().iter().any(|directive| {
             directive.name == "location" && Path::of(directive).is_some_and(|path| path.prefix() == Some("/"))
         });

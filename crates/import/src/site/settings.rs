@@ -190,7 +190,7 @@ fn plain(
 
 /// The names of index files, up to a path or a name with variables. A script is the last one: it is hidden, so a name behind it would be
 /// served in its place.
-fn index_names<'d>(directive: &'d Directive) -> Vec<&'d str> {
+fn index_names(directive: &Directive) -> Vec<&str> {
     let names = directive.texts();
     let plain = names.iter().take_while(|name| !name.contains(['$', '/'])).count().min(INDEX_NAMES_MAX);
     let is_page = |name: &&str| name.ends_with(".html") || name.ends_with(".htm");

@@ -211,15 +211,31 @@ fn proxy_protocol_needs_trusted_addresses() {
 fn a_location_with_its_own_clients_is_closed_where_addresses_decide() {
     let with = |inner: &str| {
         imported(&format!(
-            "http {{ server {{ listen 80; root /www; location /a {{ real_ip_header X-Client; {inner} }} }} }}"
+            "http {{ geo $bad {{ 192.0.2.1 1; }} map $bad $worse {{ 1 1; }} limit_req_zone $binary_remote_addr zone=z:1m rate=1r/s; \
+             limit_req_zone $http_x zone=y:1m rate=1r/s; limit_conn_zone $remote_addr zone=c:1m; \
+             server {{ listen 80; root /www; location /a {{ real_ip_header X-Client; {inner} }} }} }}"
         ))
     };
-    let open = with("");
-    assert!(open.unserved.is_empty() && open.left == 1, "{}", open.text);
-    for rules in ["deny 192.0.2.1;", "location /a/b { allow 192.0.2.1; deny all; }"] {
+    for rules in ["", "if ($http_x) { return 403; }", "limit_req zone=y;"] {
+        let open = with(rules);
+        assert!(open.unserved.is_empty() && open.left == 1, "{}", open.text);
+        let why = "real_ip_header X-Client;  (nginx.conf:1) clients have one address in a whole server\n";
+        assert!(open.text.contains(why), "{}", open.text);
+    }
+    for rules in [
+        "deny 192.0.2.1;",
+        "location /a/b { allow 192.0.2.1; deny all; }",
+        "if ($remote_addr = 192.0.2.1) { return 403; }",
+        "if ($bad) { return 403; }",
+        "if ($worse) { return 403; }",
+        "set $x $bad; if ($x) { return 403; }",
+        "limit_req zone=z;",
+        "limit_conn c 1;",
+    ] {
         let closed = with(rules);
         assert_eq!(closed.unserved.len(), 2, "{}", closed.text);
-        assert!(closed.unserved[1].contains("allow or deny depend on it"), "{}", closed.text);
+        let why = "clients have one address in a whole server, and access or limits depend on it";
+        assert!(closed.unserved[1].contains(why), "{}", closed.text);
     }
 }
 
@@ -425,6 +441,16 @@ fn unconverted_directives_close_their_location() {
         (1, "proxy_set_body x; location / { proxy_pass http://a; }"),
         (1, "location / { proxy_pass http://a; proxy_pass_request_headers off; }"),
         (0, "location / { proxy_pass http://a; proxy_pass_request_headers on; }"),
+        (1, "location / { proxy_pass http://a; proxy_pass_request_body off; }"),
+        (1, "location / { root /r; try_files $uri/ =404; }"),
+        (1, "location / { root /r; try_files $uri/index.html =404; }"),
+        (1, "location / { root /r; try_files /a $uri/ =404; }"),
+        (1, "location / { root /r; if ($http_x) { break; } set $x 1; if ($x) { return 403; } }"),
+        (1, "location / { root /r; if ($http_x) { break; } return 200 x; }"),
+        (1, "location / { root /r; rewrite ^/a /b; if ($http_x) { break; } rewrite ^/b /c; }"),
+        (0, "location / { root /r; if ($http_x) { break; } }"),
+        (0, "location / { root /r; if ($http_x) { break; } rewrite ^/a /b; }"),
+        (0, "location / { root /r; if ($http_x) { rewrite ^ http://a/ permanent; break; } set $x 1; }"),
         (1, "ssl_verify_client on; ssl_verify_depth 0; location / { root /r; }"),
         (0, "ssl_verify_client on; ssl_verify_depth 2; location / { root /r; }"),
         (0, open),
