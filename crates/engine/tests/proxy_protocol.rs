@@ -241,6 +241,33 @@ fn address_limit_counts_announced_clients() {
     }
 }
 
+/// An untrusted header changes nothing, so the address is known from the start: a client must not hold more connections by sending none.
+#[test]
+fn address_limit_counts_peers_before_an_untrusted_header() {
+    let limits = Limits { connections_per_address_max: Some(2), ..Limits::default() };
+    let running = Running::with(ProxyHeader::Untrusted, false, limits);
+    let (mut silent, mut slow) = (running.connect(), running.connect());
+    slow.write_all(b"PROXY TCP4 ").unwrap();
+    let began = Instant::now();
+    assert_eq!(until_gone(&mut running.connect()), "", "a third connection of this address");
+    assert!(began.elapsed() < PROXY_HEADER_TIME_MAX - Duration::from_secs(2), "{:?}", began.elapsed());
+    // Each counts once, whatever its header names.
+    let line = b"192.0.2.7 198.51.100.1 4711 443\r\nGET / HTTP/1.1\r\nHost: t\r\n\r\n";
+    slow.write_all(line).unwrap();
+    read_until(&mut slow, "] Some(192.0.2.7:4711) Some(198.51.100.1:443)");
+    silent.write_all(&[&header(ProxyVersion::V1, "192.0.2.8:1")[..], GET].concat()).unwrap();
+    assert!(rest(&mut silent).contains("200 OK"));
+    // Its place is free once the server has noticed.
+    loop {
+        let mut stream = running.connect();
+        let _ = stream.write_all(&[&header(ProxyVersion::V2, "")[..], GET].concat());
+        if until_gone(&mut stream).contains("200 OK") {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+}
+
 #[test]
 fn drain_does_not_wait_for_headers() {
     attempts::attempts(a_drain_beside_a_silent_proxy);

@@ -74,8 +74,8 @@ impl WorkerLoop {
         if proxy_header == ProxyHeader::Trusted && !self.admits_proxy(peer, number) {
             return;
         }
-        // The header will say whose address counts.
-        let client = peer.filter(|_| !has_proxy_header);
+        // A trusted header will say whose address counts.
+        let client = peer.filter(|_| proxy_header != ProxyHeader::Trusted);
         if !self.shared.admit(client) {
             return;
         }

@@ -117,19 +117,22 @@ impl WorkerLoop {
         false
     }
 
-    /// Assigns the connection to its client.
+    /// Begins to serve the connection, as that of the client in its header if that is trusted. Otherwise its peer is the client, and was
+    /// counted when it was accepted.
     fn begin_as(&mut self, key: Key, proxy: PendingProxy, header: Header) -> bool {
         let peer = proxy.peer.address();
-        let client = header.source.filter(|_| proxy.is_trusted).or(peer);
+        let client = header.source.or(peer);
         let Some(connection) = self.connections.get_mut(key) else { return false };
         let mut taken = [0; BINARY_BYTES_MAX];
         let taken = taken.get_mut(..header.bytes).unwrap_or_default();
         let is_taken = connection.transport.receive(taken) == Moved::Bytes(header.bytes);
-        if !is_taken || !self.shared.admit_address(client) {
+        if !is_taken || proxy.is_trusted && !self.shared.admit_address(client) {
             self.close(key, Outcome::ClientGone);
             return false;
         }
-        connection.peer = Peer::of(client);
+        if proxy.is_trusted {
+            connection.peer = Peer::of(client);
+        }
         connection.work().proxy = None;
         let announced = Announced { source: header.source, target: header.target, peer };
         self.serving.lane.announce(key, Rc::new(announced));
