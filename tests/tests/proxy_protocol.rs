@@ -1,7 +1,8 @@
 //! The PROXY protocol as HAProxy sends it, in front of `flatout serve`.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use flatout_tests::peers::{Peer, free_port};
@@ -55,7 +56,7 @@ fn haproxys_headers_name_the_client() {
     let mut stream = server.connect();
     let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n");
     let mut said = Vec::new();
-    let _ = std::io::Read::read_to_end(&mut stream, &mut said);
+    let _ = stream.read_to_end(&mut said);
     assert_eq!(said, b"");
     until("it is told", || {
         server.said().iter().any(|line| line.contains("does not begin with a PROXY header"))
@@ -94,5 +95,33 @@ fn proxy_header_variables_agree_with_the_header() {
         assert_eq!(after_header(server.address, header, ""), expected, "{mode}");
         let unknown = after_header(server.address, "PROXY UNKNOWN\r\n", "");
         assert_eq!(unknown, "127.0.0.1 127.0.0.1 : : ", "{mode}");
+    }
+}
+
+/// The header names the client: whoever may send headers must not choose the peer too.
+#[test]
+fn peer_of_a_unix_listener_has_no_address() {
+    let folder = Folder::new();
+    let socket = folder.0.join("http");
+    let file = format!(
+        "listen \"127.0.0.1:0\"\nlisten \"unix:{}\" proxy-protocol=on\ntrusted-proxies unix\n\
+         set place outside\nwhen \"peer in ['192.0.2.0/24']\" {{ set place inside; }}\n\
+         respond 200 \"$remote_addr [$realip_remote_addr:$realip_remote_port] $place\"\n",
+        socket.display()
+    );
+    folder.write("site.kdl", file);
+    let mut command = Command::new(program("flatout"));
+    command.arg("serve").arg("-c").arg(folder.0.join("site.kdl"));
+    let _server = Server::start(command);
+    for (header, expected) in [
+        ("PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n", "192.0.2.7 [unix::] outside"),
+        ("PROXY UNKNOWN\r\n", "unix: [unix::] outside"),
+    ] {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "{header}GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).unwrap();
+        assert_eq!(answers(&said, false)[0].text(), expected, "{header}");
     }
 }

@@ -214,7 +214,7 @@ impl Facts<Variable> for View<'_> {
     fn address(&self, fact: &Variable) -> Option<IpAddr> {
         match fact {
             Variable::Client => self.client.address,
-            Variable::Peer => self.connected_peer().map(|peer| peer.ip().to_canonical()).or(self.peer),
+            Variable::Peer => self.peer_address(),
             _ => None,
         }
     }

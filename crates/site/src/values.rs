@@ -1,7 +1,7 @@
 //! The values of variables for a request.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 
 use base64::Engine;
@@ -23,9 +23,17 @@ impl View<'_> {
     }
 
     /// The peer of the connection, which is not the one in its PROXY protocol header.
-    pub(super) fn connected_peer(&self) -> Option<SocketAddr> {
+    fn connected_peer(&self) -> Option<SocketAddr> {
         let request = self.request?;
         request.announced().map_or(request.peer, |announced| announced.peer)
+    }
+
+    /// Its address; `None` on a Unix socket, whatever a header says of its client.
+    pub(super) fn peer_address(&self) -> Option<IpAddr> {
+        match self.request {
+            Some(_) => self.connected_peer().map(|peer| peer.ip().to_canonical()),
+            None => self.peer,
+        }
     }
 
     fn write_announced(&self, of: OfAnnounced, out: &mut Vec<u8>) -> io::Result<()> {
@@ -166,9 +174,7 @@ impl View<'_> {
                 found.map_or(Ok(()), |(_, port)| write!(out, "{port}"))
             }
             Variable::Client => write_address(self.client.address, out),
-            Variable::Peer => {
-                write_address(self.connected_peer().map(|peer| peer.ip().to_canonical()).or(self.peer), out)
-            }
+            Variable::Peer => write_address(self.peer_address(), out),
             Variable::ClientPort => {
                 let peer = self.request.and_then(|request| request.peer);
                 // Fields name addresses without ports.
@@ -308,8 +314,7 @@ pub(crate) fn is_of_response(variable: &Variable) -> bool {
     )
 }
 
-fn write_address(address: Option<std::net::IpAddr>, out: &mut Vec<u8>) -> std::io::Result<()> {
-    use std::io::Write;
+fn write_address(address: Option<IpAddr>, out: &mut Vec<u8>) -> io::Result<()> {
     match address {
         Some(address) => write!(out, "{address}"),
         None => write!(out, "unix:"),
