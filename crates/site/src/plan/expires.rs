@@ -3,7 +3,7 @@
 use super::template::Template;
 
 /// The longest validity, in seconds: 68 years.
-pub const VALIDITY_S_MAX: u32 = 1 << 31;
+const VALIDITY_S_MAX: u32 = 1 << 31;
 
 /// How long clients may use a response.
 #[derive(Debug, Clone, PartialEq, Eq)]

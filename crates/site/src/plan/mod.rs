@@ -20,7 +20,7 @@ use flatout_push as push;
 
 pub use condition::{Condition, Expression, ExpressionFault, FACTS, TABLES, Vocabulary, WhenBlock};
 pub use cookies::{CookieFlag, CookieRule, LocationRule, Matcher, SameSite};
-pub use expires::{Expires, ExpiresFrom, VALIDITY_S_MAX, Validity};
+pub use expires::{Expires, ExpiresFrom, Validity};
 pub use map::{CrawlerAddresses, Map, MapFile, MapKey, MapKind, SetValue, SetVariable};
 pub(crate) use net::number;
 pub use net::{BadNet, Net, Peers};
