@@ -252,7 +252,9 @@ fn of_cache_exceptions(lines: &mut Lines, plan: &Plan, cached: &Cached) {
 fn of_expires(plan: &Plan, expires: &Expires) -> String {
     let fields = "successful response (Expires, Cache-Control)";
     match expires {
-        Expires::Text(text, _) => format!("as {} says, for a {fields}", format::template(plan, text)),
+        Expires::Text(text, _) => {
+            format!("from {}, on successful responses (Expires, Cache-Control)", format::template(plan, text))
+        }
         Expires::Fixed(Validity::Max) => format!("ten years after a {fields}"),
         Expires::Fixed(Validity::Daily(second)) => {
             format!("at {:02}:{:02} UTC after a {fields}", second / 3600, second / 60 % 60)
