@@ -752,6 +752,33 @@ fn the_body_of_a_request_in_a_field() {
 }
 
 #[test]
+fn expiry_depends_on_the_response() {
+    let folder = Folder::new();
+    folder.write("www/a.css", "a");
+    folder.write("www/a.html", "a");
+    folder.write("www/new.html", "a");
+    let site = format!(
+        "site \"*\" {{ files {:?}; expires \"1m\"; when \"path == '/new.html'\" {{ expires never; }}\n\
+         when \"response_header['content-type'].startsWith('text/css')\" {{ expires \"1h\"; }}\n\
+         when \"has(arg.v)\" {{ expires \"$arg_v\"; }}\n }}\n",
+        folder.0.join("www")
+    );
+    let server = served(&folder, &site);
+    for (target, expected) in [
+        ("/a.html", Some("max-age=60")),
+        ("/new.html", Some("no-cache")),
+        ("/a.css", Some("max-age=3600")),
+        ("/a.css?v=2d", Some("max-age=172800")),
+        ("/a.css?v=off", None),
+        ("/missing.css", None),
+    ] {
+        let answer = server.get(target, "");
+        assert_eq!(answer.field("Cache-Control"), expected, "{target}");
+        assert_eq!(answer.field("Expires").is_some(), expected.is_some(), "{target}");
+    }
+}
+
+#[test]
 fn links_are_valid_with_their_signature_until_they_expire() {
     let folder = Folder::new();
     let site = "set link \"\"\nsite \"*\" { set link expr=\"$arg_h.replace('=', '') == ($uri + $arg_e + ' secret').md5() && int($arg_e) > 0 ? (int($arg_e) < time ? '0' : '1') : ''\"; \

@@ -53,9 +53,9 @@ impl CompiledExpires {
         let validity = match self {
             CompiledExpires::Fixed(validity) => Some(*validity),
             CompiledExpires::Text(_, from) => {
-                let text = value.map(|value| value.complete(making, response).into_owned());
-                let text = text.and_then(|text| String::from_utf8(text).ok()).unwrap_or_default();
-                Validity::parse(&text, *from).ok().flatten()
+                let text = value.map(|value| value.complete(making, response)).unwrap_or_default();
+                let text = str::from_utf8(&text).unwrap_or_default();
+                Validity::parse(text, *from).ok().flatten()
             }
         };
         if let Some(validity) = validity {
@@ -91,6 +91,9 @@ fn set(validity: Validity, now: u64, response: &mut Response) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::compiled::ResponseRules;
+    use super::super::fault::Place;
+    use super::super::maps::TableCounts;
     use super::*;
 
     #[test]
@@ -112,6 +115,21 @@ mod tests {
             set(validity, at + 10, &mut response);
             let field = |name| String::from_utf8_lossy(response.field(name).unwrap()).into_owned();
             assert_eq!((&*field("cache-control"), &*field("expires")), expected, "{validity:?}");
+        }
+    }
+
+    #[test]
+    fn text_of_attempts_wants_their_notes() {
+        let text = |text: &str| {
+            let template = Template::parse(text, |_| None).unwrap();
+            let counts = TableCounts { maps: 0, sets: 0 };
+            let text = Text::of_response(&template, None, counts, Place::Plan).unwrap();
+            Some(CompiledExpires::Text(text, ExpiresFrom::Now))
+        };
+        for (template, expected) in [("$upstream_status", true), ("$upstream_addr", true), ("$status", false)]
+        {
+            let rules = ResponseRules { expires: text(template), ..ResponseRules::default() };
+            assert_eq!(rules.uses_attempts(), expected, "{template}");
         }
     }
 }

@@ -135,9 +135,7 @@ impl FieldRules {
 
     /// Whether a value has what is known of the attempts at an upstream's servers.
     pub(crate) fn uses_attempts(&self) -> bool {
-        let is_it =
-            |variable: &Variable| matches!(variable, Variable::Upstream(_) | Variable::UpstreamStatus);
-        self.rules.iter().filter_map(Rule::text).any(|text| text.variables().any(is_it))
+        self.rules.iter().filter_map(Rule::text).any(Text::uses_attempts)
     }
 
     pub(crate) fn uses_captures(&self) -> bool {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use flatout_engine::{ExchangeKey, Response, SendRate};
 use tokio::sync::oneshot;
 
-use super::compiled::ResponseRules;
+use super::compiled::{ResponseBlock, ResponseRules};
 use super::concurrency::Permit;
 pub(crate) use super::late::BlockNeeds;
 use super::late::{FieldValue, Making};
@@ -171,18 +171,18 @@ impl Finisher {
         if by == ResponseOrigin::Upstream && !rules.upstream.is_empty() {
             rules.upstream.apply(&self.upstream, response);
         }
-        if let Some(expires) = &rules.expires {
-            expires.apply(self.values.last(), making, response);
-        }
         if !rules.pages.is_empty() {
             rules.pages.apply(response, by);
         }
+        let in_force = self.in_force(rules, making, response);
+        self.expire(rules, in_force, making, response);
         if !rules.fields.is_empty() {
             rules.fields.apply(&self.values, making, response);
         }
         let mut logs = rules.logs;
-        for block in &self.blocks {
-            if block.apply(&rules.blocks, making, response) {
+        for (block, needs) in self.blocks(rules, in_force) {
+            block.fields.apply(&needs.values, making, response);
+            if block.is_unlogged {
                 logs = RequestLogs::None;
             }
         }
@@ -209,6 +209,37 @@ impl Finisher {
 }
 
 impl Finisher {
+    /// The blocks whose conditions are true for this response, a bit for each. They are chosen before any rule changes its fields: the
+    /// conditions are about the response that the rules get.
+    #[inline]
+    fn in_force(&self, rules: &ResponseRules, making: Making<'_>, response: &Response) -> u64 {
+        let all = self.blocks(rules, u64::MAX).enumerate();
+        let bits = all.map(|(at, (block, needs))| u64::from(needs.holds(block, making, response)) << at);
+        bits.fold(0, |all, bit| all | bit)
+    }
+
+    /// These blocks, with what they need.
+    #[inline]
+    fn blocks<'f>(
+        &'f self,
+        rules: &'f ResponseRules,
+        chosen: u64,
+    ) -> impl Iterator<Item = (&'f ResponseBlock, &'f BlockNeeds)> {
+        let chosen = self.blocks.iter().enumerate().filter(move |(at, _)| chosen >> at & 1 == 1);
+        chosen.filter_map(|(_, needs)| Some((rules.blocks.get(needs.at)?, needs)))
+    }
+
+    /// Sets how long clients may use a response: as the last block in force says, or else the route.
+    #[inline]
+    fn expire(&self, rules: &ResponseRules, in_force: u64, making: Making<'_>, response: &mut Response) {
+        let of_blocks = self.blocks(rules, in_force);
+        let of_blocks = of_blocks.filter_map(|(block, needs)| Some((block.expires.as_ref()?, &needs.values)));
+        let of_route = || rules.expires.as_ref().map(|expires| (expires, &self.values));
+        if let Some((expires, values)) = of_blocks.last().or_else(of_route) {
+            expires.apply(values.last(), making, response);
+        }
+    }
+
     /// Limits the rate of a response: as its upstream says, or the one that it stands for, or as the rule says.
     #[inline]
     fn limit_rate(&self, rules: &ResponseRules, response: &mut Response) {

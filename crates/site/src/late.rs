@@ -35,6 +35,7 @@ pub(crate) struct BlockNeeds {
     pub(crate) at: usize,
     /// The facts of the request, if its conditions depend on the response too.
     facts: Vec<(Variable, KnownFact)>,
+    /// The values of its field rules, and after them that of `expires`.
     pub(crate) values: Vec<FieldValue>,
 }
 
@@ -116,23 +117,10 @@ impl BlockNeeds {
         needs.collect()
     }
 
-    /// Applies the rules of its block, if the conditions are true. Returns whether the request is left out of the logs.
-    pub(crate) fn apply(
-        &self,
-        blocks: &[ResponseBlock],
-        making: Making<'_>,
-        response: &mut Response,
-    ) -> bool {
-        let Some(block) = blocks.get(self.at) else { return false };
+    /// Whether the conditions of its block are true for a response.
+    pub(crate) fn holds(&self, block: &ResponseBlock, making: Making<'_>, response: &Response) -> bool {
         let facts = LateFacts { known: &self.facts, response, making };
-        let holds = !block.is_late || block.conditions.iter().all(|condition| condition.holds(&facts));
-        if holds {
-            if let Some(expires) = &block.expires {
-                expires.apply(self.values.last(), making, response);
-            }
-            block.fields.apply(&self.values, making, response);
-        }
-        holds && block.is_unlogged
+        !block.is_late || block.conditions.iter().all(|condition| condition.holds(&facts))
     }
 }
 

@@ -124,6 +124,11 @@ impl Text {
         self.variables().any(uses)
     }
 
+    /// Whether it has what is known of the attempts at an upstream's servers.
+    pub(crate) fn uses_attempts(&self) -> bool {
+        self.variables().any(|variable| matches!(variable, Variable::Upstream(_) | Variable::UpstreamStatus))
+    }
+
     /// Its variables.
     pub(crate) fn variables(&self) -> impl Iterator<Item = &Variable> {
         self.0.iter().filter_map(|piece| match piece {

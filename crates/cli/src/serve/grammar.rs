@@ -18,9 +18,10 @@ pub(super) fn grammar() -> Grammar<'static> {
 }
 
 /// Settings that a `when` may contain: those of which several can apply to a request.
-const UNDER_CONDITIONS: [&str; 12] = [
+const UNDER_CONDITIONS: [&str; 13] = [
     "allow",
     "deny",
+    "expires",
     "log-requests",
     "rate-limit",
     "request-limit",

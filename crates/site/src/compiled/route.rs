@@ -348,7 +348,12 @@ impl ResponseRules {
 
     /// Whether a field has what is known of the attempts at an upstream's servers.
     pub(crate) fn uses_attempts(&self) -> bool {
-        self.fields.uses_attempts() || self.blocks.iter().any(|block| block.fields.uses_attempts())
+        let of_expires = |expires: Option<&CompiledExpires>| {
+            expires.and_then(CompiledExpires::text).is_some_and(Text::uses_attempts)
+        };
+        let of_block =
+            |block: &ResponseBlock| block.fields.uses_attempts() || of_expires(block.expires.as_ref());
+        self.fields.uses_attempts() || of_expires(self.expires.as_ref()) || self.blocks.iter().any(of_block)
     }
 
     /// Whether a text or a condition uses captures of the route.

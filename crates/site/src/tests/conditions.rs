@@ -451,3 +451,29 @@ fn expiry_may_be_a_text_with_variables() {
         }
     }
 }
+
+#[test]
+fn expiry_under_conditions_comes_before_fields_and_once() {
+    let expires = |seconds| Some(Expires::Fixed(Validity::Seconds(seconds, ExpiresFrom::Now)));
+    let of_block =
+        |seconds, fields| Rules { expires: expires(seconds), response_fields: fields, ..Rules::default() };
+    let mut route = to_upstream("/");
+    route.rules.expires = expires(60);
+    route.rules.when = vec![
+        // Whether a block is in force does not depend on what it, or one before it, does.
+        block(&["response_header['expires'] == '' && status == 200"], of_block(30, vec![adds("X-A", "1")])),
+        block(&["response_header['expires'] == '' && arg.b == '1'"], of_block(10, vec![adds("X-B", "1")])),
+    ];
+    let client = TestClient::new(&plan_of(vec![route.clone()]));
+    for (target, age, added) in [("/", 30, &["X-A"][..]), ("/?b=1", 10, &["X-A", "X-B"])] {
+        let fields = client.get(target).fields;
+        assert!(fields.contains(&format!("Cache-Control: max-age={age}\r\n")), "{target}: {fields}");
+        assert!(added.iter().all(|name| fields.contains(name)), "{target}: {fields}");
+    }
+    assert!(client.ask("GET", "/", "X-Status: 201\r\n").fields.contains("Cache-Control: max-age=60\r\n"));
+    // A rule for the field has the last word, as without conditions.
+    route.rules.response_fields = vec![adds("Cache-Control", "private")];
+    let fields = TestClient::new(&plan_of(vec![route])).get("/?b=1").fields;
+    assert!(fields.contains("Cache-Control: private\r\n") && fields.contains("Expires: "), "{fields}");
+    assert!(!fields.contains("max-age"), "{fields}");
+}

@@ -232,7 +232,7 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
                 text => Validity::parse(text, from)?.map(Expires::Fixed),
             };
             if expires.is_none() && options.level == Level::When {
-                return Err("off has no effect in a when; give the setting that it is to switch off the opposite condition".into());
+                return Err("off has no effect inside when; put the outer expires in a when with the opposite condition".into());
             }
             options.rules.expires = expires;
             Ok(())
