@@ -89,7 +89,6 @@ impl Source for PlanSource {
         // Certificates may come later, and TLS must be ready for them. No client ever gets this one.
         plan.secure.awaited = vec![Awaited { path: self.folder.join("none.pem"), names: Vec::new() }];
         plan.check_all_but_sites().map_err(|invalid| match invalid {
-            Invalid::Sites(fault) => fault.to_string(),
             Invalid::Value(why) | Invalid::Address(_, why) | Invalid::Admin(why) => why,
             _ => "the plan of the controller is invalid".to_owned(),
         })

@@ -35,13 +35,13 @@ impl Secure {
     /// Opens the configured certificates, with the current user's rights. `None` without TLS.
     ///
     /// # Errors
-    /// Files that cannot be used.
+    /// Files that cannot be used, or a mistake in the names of sites.
     pub(crate) fn open(plan: &Plan) -> Result<Option<Secure>, Failure> {
         acme_run::examine(plan).map_err(Failure::Usage)?;
         if !plan.is_secure() {
             return Ok(None);
         }
-        let (secure, selector) = plan.tls();
+        let (secure, selector) = plan.tls().map_err(|fault| Failure::Usage(fault.to_string()))?;
         let acceptor = Acceptor::open_with(secure, selector).map_err(Failure::Usage)?;
         warn(&acceptor, &[]);
         Ok(Some(Secure { acceptor, issuing: Arc::default() }))
@@ -66,12 +66,12 @@ impl Secure {
     /// Reads the certificates of a plan, and prepares to get those that are automatic.
     ///
     /// # Errors
-    /// Files that cannot be used; then nothing changes.
+    /// Files that cannot be used, or a mistake in the names of sites; then nothing changes.
     pub(crate) fn prepare(&self, plan: &Plan) -> Result<Change<'_>, String> {
         let issuing = self.issuing();
         // A local certificate is made first.
         let issued = issuing.as_ref().map(|issuing| issuing.prepare(plan)).transpose()?;
-        let (secure, selector) = plan.tls();
+        let (secure, selector) = plan.tls().map_err(|fault| fault.to_string())?;
         let acceptor = self.acceptor.prepare(secure, selector)?;
         Ok(Change { secure: self, issuing, acceptor, issued })
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem::take;
 
 use flatout_proxy::Upstream;
 use flatout_site::plan::{Route, Site};
@@ -35,17 +36,27 @@ type Named<'p> = BTreeMap<String, Part<'p>>;
 
 impl Parts {
     pub(crate) fn of(plan: &Plan) -> Parts {
+        Parts::with(plan, plan.sites.upstreams.clone(), plan.sites.sites.clone())
+    }
+
+    /// The parts of a plan that is not needed any more: its thousands of sites are not copied.
+    pub(crate) fn of_owned(mut plan: Plan) -> Parts {
+        let (upstreams, sites) = (take(&mut plan.sites.upstreams), take(&mut plan.sites.sites));
+        Parts::with(&plan, upstreams, sites)
+    }
+
+    fn with(plan: &Plan, upstreams: Vec<Upstream>, sites: Vec<Site>) -> Parts {
         Parts {
             settings: digest(&(&plan.server, &plan.messages, &plan.sites.trust, &plan.sites.resolver)),
             cache: digest(&plan.sites.cache),
-            upstreams: plan.sites.upstreams.clone(),
+            upstreams,
             folders: plan
                 .sites
                 .folders
                 .iter()
                 .map(|it| (it.root.display().to_string(), digest(it)))
                 .collect(),
-            sites: plan.sites.sites.clone(),
+            sites,
         }
     }
 
@@ -101,8 +112,8 @@ impl Part<'_> {
     fn differs(&self, other: &Part<'_>) -> bool {
         match (self, other) {
             (Part::Site(one), Part::Site(other)) => {
-                let of = |it: &Site| (it.hosts.clone(), it.listeners.clone(), it.rules.clone());
-                one.rewrites != other.rewrites || of(one) != of(other)
+                let own = (&one.hosts, &one.listeners, &one.rules, &one.rewrites);
+                own != (&other.hosts, &other.listeners, &other.rules, &other.rewrites)
             }
             _ => self != other,
         }

@@ -234,8 +234,6 @@ impl Control {
         let mut checked = self.source.checked().map_err(Failure::Usage)?;
         checked.number(&self.numbers)?;
         let Changed { added, removed } = running.change(&mut checked, self.source.owns_servers())?;
-        let parts = Parts::of(checked.plan());
-        let differences = std::mem::replace(&mut running.parts, parts).until(&running.parts);
         let sites = &checked.plan().sites;
         let routes: usize = sites.sites.iter().map(|site| site.routes.len()).sum();
         let counted = [
@@ -244,6 +242,8 @@ impl Control {
             several(sites.upstreams.len(), "upstream"),
         ]
         .join(", ");
+        let parts = Parts::of_owned(checked.into_plan());
+        let differences = std::mem::replace(&mut running.parts, parts).until(&running.parts);
         let listed = |what: &str, addresses: Vec<Address>| match addresses.is_empty() {
             true => String::new(),
             false => {

@@ -139,8 +139,9 @@ fn certificates(plan: &Plan) -> Vec<Lack> {
         found.extend(Acceptor::open(alone).err().map(Lack::Certificate));
     }
     if found.is_empty() && plan.is_secure() {
-        let (secure, selector) = plan.tls();
-        found.extend(Acceptor::open_with(secure, selector).err().map(Lack::Certificate));
+        let tls = plan.tls().map_err(|fault| fault.to_string());
+        let opened = tls.and_then(|(secure, selector)| Acceptor::open_with(secure, selector));
+        found.extend(opened.err().map(Lack::Certificate));
     }
     found
 }

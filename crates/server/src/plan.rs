@@ -5,8 +5,9 @@
 //!                                             └── Change ──> applied to a Running server     (reload)
 //! ```
 //!
-//! A [`Checked`] plan is the only input of a start and of a reload, and only checks make one. `flatout check`,
-//! `explain`, `reload` and `purge` use it too, so they refuse what a start refuses.
+//! A [`Checked`] plan is the only input of a start and of a reload, and only [`Plan::check`] and
+//! [`Plan::check_all_but_sites`] make one. `flatout check`, `explain`, `reload` and `purge` use it too, so they refuse
+//! what a start refuses.
 
 use std::sync::Arc;
 
@@ -156,20 +157,22 @@ impl Plan {
     }
 
     /// TLS to clients, and which site's connections get which profile.
-    pub(crate) fn tls(&self) -> (ServerPlan, Selector) {
+    ///
+    /// # Errors
+    /// A mistake in the names of sites, if those were not checked.
+    pub(crate) fn tls(&self) -> Result<(ServerPlan, Selector), Fault> {
         let profiles: Vec<Profile> = self.site_secure.iter().flatten().cloned().collect();
         let secure = ServerPlan { profiles, ..self.secure.clone() };
         if secure.profiles.is_empty() {
-            return (secure, Selector::default());
+            return Ok((secure, Selector::default()));
         }
         let profile_of: Vec<usize> = self.profiles().collect();
-        // The plan was checked.
-        let Ok(finder) = Finder::new(&self.sites) else { return (secure, Selector::default()) };
+        let finder = Finder::new(&self.sites)?;
         let select = move |listener: u16, name: Option<&str>| {
             let site = finder.find(listener, name.unwrap_or_default().as_bytes());
             site.and_then(|site| profile_of.get(site)).copied().unwrap_or_default()
         };
-        (secure, Selector::new(select))
+        Ok((secure, Selector::new(select)))
     }
 
     /// The profile for connections to each site: 0, or the place among those of sites that have one.
@@ -293,6 +296,11 @@ impl Checked {
         &self.plan
     }
 
+    /// The plan, which is not needed here any more.
+    pub(crate) fn into_plan(self) -> Plan {
+        self.plan
+    }
+
     /// All listeners, those of sites included.
     pub fn listens(&self) -> &[Listen] {
         &self.listens
@@ -389,6 +397,20 @@ fn shown_value(value: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mistakes_in_sites_that_were_not_checked_are_found_for_tls() {
+        let mut plan = Plan { site_secure: vec![Some(Profile::default()), None], ..Plan::default() };
+        plan.sites.sites =
+            ["a", "b"].map(|name| site_plan::Site { name: name.to_owned(), ..Default::default() }).into();
+        plan.sites
+            .sites
+            .iter_mut()
+            .for_each(|it| it.hosts = vec![site_plan::Host::Exact("h.test".to_owned())]);
+        assert!(plan.tls().is_err());
+        plan.sites.sites[1].hosts = vec![site_plan::Host::Any];
+        assert!(plan.tls().is_ok());
+    }
 
     #[test]
     fn logs_of_missing_sites_and_routes_are_refused() {
