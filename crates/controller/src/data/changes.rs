@@ -11,7 +11,7 @@ use super::upstream::{RateData, UpstreamData};
 use super::{FORMAT, PlanData};
 
 /// The changes from one plan to another.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PlanChanges {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -66,10 +66,7 @@ impl PlanData {
 
     /// The upstreams whose servers are others in a later plan that differs in nothing else, with these servers.
     pub(crate) fn servers_in(&self, later: &PlanData) -> BTreeMap<String, Vec<super::ServerData>> {
-        let both = self.upstreams.iter().zip(&later.upstreams);
-        let has_changed = |(known, it): &(&Arc<UpstreamData>, &Arc<UpstreamData>)| {
-            !Arc::ptr_eq(known, it) && known.servers != it.servers
-        };
-        both.filter(has_changed).map(|(_, it)| (it.name.clone(), it.servers.clone())).collect()
+        let changed = self.upstreams.iter().zip(&later.upstreams).filter(|(known, it)| known != it);
+        changed.map(|(_, it)| (it.name.clone(), it.servers.clone())).collect()
     }
 }

@@ -54,7 +54,7 @@ const FILE_NAME_BYTES_MAX: usize = 80;
 pub(crate) type ServersByUpstream = BTreeMap<String, Vec<Server>>;
 
 /// A plan as data. A copy shares its parts.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanData {
     format: u32,
@@ -132,8 +132,8 @@ impl PlanData {
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let text = |(path, content): (&Path, &[u8])| {
             let name = name(path);
-            // The name follows from the content.
-            let known = former.and_then(|(_, data)| data.files.get(&name)).cloned();
+            let has_same = |(it, _): &(&Translation, _)| it.files.content(path) == Some(content);
+            let known = former.filter(has_same).and_then(|(_, data)| data.files.get(&name)).cloned();
             (name, known.unwrap_or_else(|| STANDARD.encode(content).into()))
         };
         Ok(PlanData {

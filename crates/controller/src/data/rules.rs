@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::names::{Indices, Names};
 use super::text::{PieceData, pieces, template};
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RulesData {
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -29,14 +29,14 @@ pub(super) struct RulesData {
     rates: Vec<RateUseData>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FieldData {
     name: String,
     change: ChangeData,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ChangeData {
     Set(Vec<PieceData>),
@@ -44,7 +44,7 @@ enum ChangeData {
     Remove,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CorsData {
     origins: OriginsData,
@@ -56,7 +56,7 @@ struct CorsData {
     age_max_s: Option<u64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum OriginsData {
     Any,
@@ -64,7 +64,7 @@ enum OriginsData {
     These(Vec<String>),
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AccessData {
     is_allowed: bool,
@@ -72,7 +72,7 @@ struct AccessData {
     peers: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BasicAuthData {
     realm: String,
@@ -80,7 +80,7 @@ struct BasicAuthData {
     users: Vec<(String, String)>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RateUseData {
     /// The name of the rate.

@@ -13,7 +13,7 @@ use super::names::{Indices, Names};
 use super::route::RouteData;
 use super::{FORMAT, check_file_name};
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SiteData {
     pub(super) name: String,

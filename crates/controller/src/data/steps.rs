@@ -10,22 +10,22 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Step<T> {
-    /// The next ones stay.
+    /// Keep the next N elements.
     Keep(usize),
-    /// The next ones go.
+    /// Drop the next N elements.
     Drop(usize),
-    /// This one comes.
+    /// Insert this element.
     Put(T),
 }
 
-/// The steps from one list to another. Elements with the same key are taken for versions of one, at whatever place they are.
-pub(crate) fn steps<T: PartialEq, K: Hash + Eq>(
+/// The steps from one list to another. Elements with the same key are taken for versions of one, at whatever place they are. As elements
+/// are `Eq`, those that both lists share are compared by their addresses.
+pub(crate) fn steps<T: Eq, K: Hash + Eq>(
     former: &[Arc<T>],
     current: &[Arc<T>],
     key: impl Fn(&T) -> K,
 ) -> Vec<Step<Arc<T>>> {
-    let is_same = |(one, other): &(&Arc<T>, &Arc<T>)| Arc::ptr_eq(one, other) || one == other;
-    let front = former.iter().zip(current).take_while(is_same).count();
+    let front = former.iter().zip(current).take_while(|(one, other)| one == other).count();
     let mut steps = Vec::new();
     if front == former.len() && front == current.len() {
         return steps;
@@ -39,7 +39,7 @@ pub(crate) fn steps<T: PartialEq, K: Hash + Eq>(
         if let Some(at) = place {
             push(&mut steps, Step::Drop(at - next));
             next = at + 1;
-            if former.get(at).is_some_and(|known| is_same(&(known, element))) {
+            if former.get(at) == Some(element) {
                 push(&mut steps, Step::Keep(1));
                 continue;
             }

@@ -120,3 +120,22 @@ fn servers_of_unknown_upstreams_change_nothing() {
     assert_eq!(plan.set_servers(&list("a")), Ok(()));
     assert!(plan.upstreams[0].servers.is_empty());
 }
+
+#[test]
+fn a_file_with_another_content_is_no_former_one() {
+    let own = settings(&[]);
+    let files = |content: &str| {
+        let path = own.folder.join("a.crt");
+        let files = Files::of(&own.folder, BTreeMap::from([(path, content.as_bytes().to_vec())]));
+        Translation { files, ..PlanData::empty().translation(&own, "ok\n").unwrap() }
+    };
+    let addresses = ["127.0.0.1".parse().unwrap()];
+    let former = files("former");
+    let data = PlanData::of(&former, &addresses).unwrap();
+    let text = |content: &str| {
+        let next = PlanData::of_next(&files(content), &addresses, Some((&former, &data))).unwrap();
+        next.files["a.crt"].clone()
+    };
+    assert!(Arc::ptr_eq(&text("former"), &data.files["a.crt"]));
+    assert_eq!(*text("other"), STANDARD.encode("other"));
+}

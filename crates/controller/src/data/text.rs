@@ -4,7 +4,7 @@ use flatout_site::plan::{Piece, Template, VARIABLES, Variable};
 use serde::{Deserialize, Serialize};
 
 /// A piece of a text; variables have the names of site files.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PieceData {
     Text(String),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{FORMAT, check_file_name};
 
 /// An upstream. What is not set is as usual.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UpstreamData {
     pub(super) name: String,

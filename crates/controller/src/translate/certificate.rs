@@ -38,6 +38,11 @@ impl Files {
         path
     }
 
+    /// The content of a file.
+    pub(crate) fn content(&self, path: &Path) -> Option<&[u8]> {
+        self.contents.get(path).map(Vec::as_slice)
+    }
+
     /// All files, with their contents.
     pub fn iter(&self) -> impl Iterator<Item = (&Path, &[u8])> {
         self.contents.iter().map(|(path, content)| (path.as_path(), content.as_slice()))
