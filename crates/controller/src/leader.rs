@@ -1,4 +1,4 @@
-//! Which of several controllers counts: the holder of a Lease, in a term of its own.
+//! Which of several controllers is the leader: the holder of a Lease, in a term of its own.
 //!
 //! A controller may be paused, by its machine or by a signal, and go on long after another one holds the Lease, without knowing. So it
 //! leads only for a while after each renewal, by its own clock, and data planes refuse whoever led before the controller that they
@@ -22,13 +22,13 @@ pub struct LeaderTerm {
     pub number: u64,
 }
 
-/// Whether this process is the controller that counts.
+/// Whether this process is the leader.
 #[derive(Debug, Default)]
 pub struct Leader(Mutex<Lead>);
 
 #[derive(Debug, Default)]
 enum Lead {
-    /// Another one is, or nobody.
+    /// Another process leads, or none.
     #[default]
     No,
     /// There is no other one.
@@ -53,7 +53,7 @@ impl Leader {
         self.set(Lead::No);
     }
 
-    /// Whether it counts now.
+    /// Whether it leads now.
     pub fn leads(&self) -> bool {
         self.term().is_ok()
     }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_was_paused_leads_no_more() {
+    fn a_leader_that_was_paused_is_no_longer_the_leader() {
         let leader = Leader::default();
         assert!(!leader.leads());
         leader.renewed(term("a", 3), Instant::now());

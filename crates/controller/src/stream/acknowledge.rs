@@ -2,60 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatout_observe::metrics::{Family, Source};
-use serde::Serialize;
 use serde_json::Value;
 
-use super::{Acknowledgement, PLAN_BYTES_MAX, frame};
+use super::Acknowledgement;
+use super::published::Published;
 use crate::condition::StatusUpdate;
-use crate::data::PlanData;
 
 /// Data planes of one controller; each has a thread here.
 pub(crate) const DATA_PLANES_MAX: usize = 256;
-
-/// What data planes are to serve.
-#[derive(Clone)]
-pub(crate) struct Published {
-    /// Counts plans and changes of servers.
-    pub(crate) number: u64,
-    /// Its number when anything but servers changed last.
-    pub(crate) plan_number: u64,
-    /// The plan now, with the servers of now.
-    pub(crate) plan: Arc<PlanData>,
-    /// The message with the whole plan, once a data plane has needed it.
-    whole: Arc<OnceLock<Result<Vec<u8>, String>>>,
-}
-
-/// [`Message::Plan`](super::Message::Plan), without copying the plan.
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-enum PlanMessage<'p> {
-    Plan { number: u64, plan: &'p PlanData },
-}
-
-impl Published {
-    pub(crate) fn new(number: u64, plan_number: u64, plan: PlanData) -> Published {
-        Published { number, plan_number, plan: Arc::new(plan), whole: Arc::default() }
-    }
-
-    /// The message with the whole plan.
-    ///
-    /// # Errors
-    /// It is too long.
-    pub(crate) fn whole(&self) -> Result<&[u8], String> {
-        let message = || frame(&PlanMessage::Plan { number: self.number, plan: &self.plan }, PLAN_BYTES_MAX);
-        self.whole.get_or_init(message).as_deref().map_err(String::clone)
-    }
-}
-
-impl Default for Published {
-    fn default() -> Published {
-        Published::new(0, 0, PlanData::empty())
-    }
-}
 
 /// What is published, and who has it.
 #[derive(Default)]
@@ -181,15 +139,20 @@ impl Board {
         if state.applied < number {
             return Programming::Pending("no data plane is connected".to_owned());
         }
-        let writing = state.planes.values().filter(|it| it.is_writing).count();
-        if writing > 0 {
-            return Programming::Pending(format!("{writing} of {count} data planes write it to their disks"));
-        }
         let notes = |it: &PlaneState| match it.notes.is_empty() {
             true => None,
             false => Some(format!("data plane {}: {}", it.name, it.notes.join(", "))),
         };
-        Programming::Done(state.planes.values().filter_map(notes).collect::<Vec<_>>().join("; "))
+        let notes = state.planes.values().filter_map(notes).collect::<Vec<_>>().join("; ");
+        match (state.planes.values().filter(|it| it.is_writing).count(), notes.as_str()) {
+            (0, _) => Programming::Done(notes),
+            (writing, "") => {
+                Programming::Pending(format!("{writing} of {count} data planes write it to their disks"))
+            }
+            (writing, notes) => Programming::Pending(format!(
+                "{writing} of {count} data planes write it to their disks; {notes}"
+            )),
+        }
     }
 }
 
@@ -250,6 +213,7 @@ fn adjust(conditions: Option<&mut Value>, programming: &Programming) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::PlanData;
     use crate::kinds::ObjectKey;
     use crate::objects::find_kind;
 
@@ -275,6 +239,11 @@ mod tests {
         assert_eq!(board.programming(), Programming::Refused(why.to_owned()));
         board.acknowledge(other, 1, &Acknowledgement { is_writing: true, ..good.clone() });
         assert_eq!(board.programming(), pending("1 of 2 data planes write it to their disks"));
+        let notes = vec!["the disk is full".to_owned()];
+        board.acknowledge(other, 1, &Acknowledgement { is_writing: true, notes, ..good.clone() });
+        let why =
+            "1 of 2 data planes write it to their disks; data plane other (192.0.2.1:9): the disk is full";
+        assert_eq!(board.programming(), pending(why));
         board.acknowledge(other, 1, &good);
         assert_eq!(board.programming(), Programming::Done(String::new()));
         // Endpoints change nothing of that, and neither do data planes that leave.

@@ -22,6 +22,7 @@ pub(crate) mod plan_server;
 pub(crate) mod plane;
 pub(crate) mod plane_session;
 pub(crate) mod publish;
+pub(crate) mod published;
 pub(crate) mod socket;
 
 use std::collections::BTreeMap;
@@ -68,7 +69,7 @@ pub(crate) struct Hello {
 }
 
 /// A message to a data plane.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Message {
     /// The first one, with the term of the controller; none if it has no Lease.

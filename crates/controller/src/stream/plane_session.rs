@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use flatout_engine::{Severity, report};
 
-use super::acknowledge::Published;
 use super::credentials::ControllerStream;
 use super::plan_server::{PlanServer, refuse};
+use super::published::Published;
 use super::{
     APPLY_TIME_MAX, Acknowledgement, Message, PING_TIME, PLAN_BYTES_MAX, REPLY_BYTES_MAX, connection_fault,
     frame, receive, shown,
@@ -43,6 +43,31 @@ struct SentPlan {
     applied: Option<Arc<PlanData>>,
 }
 
+/// What a data plane gets next.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Difference,
+    Whole,
+    Ping,
+    Nothing,
+}
+
+impl SentPlan {
+    /// What comes next, if nothing was sent for this time.
+    fn next(&self, published: &Published, is_writing: bool, quiet: Duration) -> Next {
+        match self.applied {
+            // A controller that cannot publish anything says only that it is there.
+            _ if published.number == 0 && quiet > PING_TIME => Next::Ping,
+            _ if published.number == 0 => Next::Nothing,
+            Some(_) if published.number != self.number => Next::Difference,
+            Some(_) if is_writing || quiet > PING_TIME => Next::Ping,
+            None if published.plan_number != self.plan_number || quiet > RETRY_TIME => Next::Whole,
+            // Of a plan that was refused, no servers are sent.
+            _ => Next::Nothing,
+        }
+    }
+}
+
 impl PlaneSession<'_> {
     pub(super) fn new(
         stream: ControllerStream,
@@ -75,22 +100,18 @@ impl PlaneSession<'_> {
         loop {
             let published = self.server.board.wait(self.sent.number, LOOK);
             if self.server.listener.leader.term().as_ref() != Ok(&self.term) {
-                refuse(&mut self.stream, "this controller leads no more".to_owned());
-                return Err("it was sent away: this controller leads no more".to_owned());
+                let why = "this controller is no longer the leader";
+                refuse(&mut self.stream, why.to_owned());
+                return Err(format!("disconnected: {why}"));
             }
-            let is_due = published.plan_number != self.sent.plan_number || sent_at.elapsed() > RETRY_TIME;
-            match self.sent.applied.clone() {
-                Some(plan) if published.plan_number != self.sent.plan_number => {
-                    self.send_changes(&plan, &published)?;
-                }
-                Some(plan) if published.number != self.sent.number => self.send_servers(&plan, &published)?,
-                Some(_) if self.is_writing || sent_at.elapsed() > PING_TIME => {
+            match self.sent.next(&published, self.is_writing, sent_at.elapsed()) {
+                Next::Difference => self.send_difference(&published)?,
+                Next::Whole => self.send_plan(&published)?,
+                Next::Ping => {
                     let result = self.exchange(&frame(&Message::Ping, PLAN_BYTES_MAX)?)?;
                     self.acknowledged(&result);
                 }
-                None if is_due => self.send_plan(&published)?,
-                _ => {
-                    // Of a plan that was refused, no servers are sent.
+                Next::Nothing => {
                     self.sent.number = published.number;
                     continue;
                 }
@@ -99,33 +120,24 @@ impl PlaneSession<'_> {
         }
     }
 
+    /// Sends what is new since the plan that was applied. If that is refused or too long, the whole plan is sent at once.
+    fn send_difference(&mut self, published: &Published) -> Result<(), String> {
+        let Some(former) = self.sent.applied.clone() else { return self.send_plan(published) };
+        if let Ok(message) = published.difference(self.sent.number, &former) {
+            let result = self.exchange(&message)?;
+            let Some(why) = &result.refusal else {
+                self.was_sent(published, &result);
+                return Ok(());
+            };
+            let number = published.number;
+            report(Severity::Warning, format_args!("a data plane gets the whole plan {number}: {why}"));
+        }
+        self.send_plan(published)
+    }
+
     fn send_plan(&mut self, published: &Published) -> Result<(), String> {
         let message = published.whole().inspect_err(|why| self.server.board.set_fault(why.clone()))?;
         let result = self.exchange(message)?;
-        self.was_sent(published, &result);
-        Ok(())
-    }
-
-    /// Sends what has changed since a plan that was applied. If that is refused, the whole one is sent.
-    fn send_changes(&mut self, since: &PlanData, published: &Published) -> Result<(), String> {
-        let changes = Box::new(since.changes_to(&published.plan));
-        let message = Message::Changes { number: published.number, since: self.sent.number, changes };
-        let result = match frame(&message, PLAN_BYTES_MAX) {
-            Ok(message) => self.exchange(&message)?,
-            Err(_) => return self.send_plan(published),
-        };
-        self.was_sent(published, &result);
-        if result.refusal.is_some() {
-            return self.send_plan(published);
-        }
-        Ok(())
-    }
-
-    fn send_servers(&mut self, since: &PlanData, published: &Published) -> Result<(), String> {
-        let upstreams = since.servers_in(&published.plan);
-        let message = Message::Servers { number: published.number, upstreams };
-        let result = self.exchange(&frame(&message, PLAN_BYTES_MAX)?)?;
-        // If it is refused, the plan there is not the one that these servers are of: it gets the whole one.
         self.was_sent(published, &result);
         Ok(())
     }
@@ -162,5 +174,38 @@ impl PlaneSession<'_> {
         result.refusal = result.refusal.as_deref().map(shown);
         result.notes.iter_mut().for_each(|note| *note = shown(note));
         Ok(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_message_depends_on_the_plan_that_was_applied() {
+        let [now, later, long] = [0, 6, 11].map(Duration::from_secs);
+        let sent = |number, plan_number, is_applied: bool| SentPlan {
+            number,
+            plan_number,
+            applied: is_applied.then(|| Arc::new(PlanData::empty())),
+        };
+        let published = |number, plan_number| Published::new(number, plan_number, PlanData::empty());
+        for (sent, published, is_writing, quiet, next) in [
+            // Without a plan, data planes keep the one that they have.
+            (sent(0, 0, false), Published::default(), false, now, Next::Nothing),
+            (sent(0, 0, false), Published::default(), false, long, Next::Ping),
+            (sent(0, 0, false), published(3, 2), false, now, Next::Whole),
+            (sent(3, 2, true), published(3, 2), false, now, Next::Nothing),
+            (sent(3, 2, true), published(3, 2), true, now, Next::Ping),
+            (sent(3, 2, true), published(3, 2), false, later, Next::Ping),
+            (sent(3, 2, true), published(4, 2), false, now, Next::Difference),
+            (sent(3, 2, true), published(5, 5), true, now, Next::Difference),
+            // It was refused.
+            (sent(3, 2, false), published(4, 2), false, later, Next::Nothing),
+            (sent(3, 2, false), published(4, 2), false, long, Next::Whole),
+            (sent(3, 2, false), published(5, 5), false, now, Next::Whole),
+        ] {
+            assert_eq!(sent.next(&published, is_writing, quiet), next);
+        }
     }
 }

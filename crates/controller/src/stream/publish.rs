@@ -14,9 +14,10 @@ use flatout_engine::{Address, Severity, report, say};
 use flatout_proxy::Server;
 use flatout_server::{Failure, Started};
 
-use super::acknowledge::{Board, Programming, Published, with_programming};
+use super::acknowledge::{Board, Programming, with_programming};
 use super::plan_server::{PlanListener, PlanServer};
 use super::plane_session::LOOK;
+use super::published::Published;
 use crate::apply::{BasePlan, Foundation, Served};
 use crate::condition::StatusUpdate;
 use crate::data::{DataPlaneSettings, PlanData, ServerData};
