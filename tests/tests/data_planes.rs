@@ -345,16 +345,44 @@ fn wrong_arguments_of_controllers_and_data_planes_are_refused() {
     }
 }
 
-/// A controller that sends what it is asked to, behind `openssl s_server`.
-struct FakeController(Child);
+/// A controller or a data plane that sends what it is asked to, behind `openssl`.
+struct FakePeer(Child);
 
-impl FakeController {
-    fn start(fleet: &Fleet) -> FakeController {
+impl FakePeer {
+    fn controller(fleet: &Fleet) -> FakePeer {
         let mut command = Command::new("openssl");
         command.args(["s_server", "-quiet", "-accept", &format!("127.0.0.1:{}", fleet.plans), "-cert"]);
         command.arg(fleet.path("cert.pem")).arg("-key").arg(fleet.path("key.pem"));
+        FakePeer::start(command)
+    }
+
+    /// A data plane that has applied its first plan.
+    fn plane(fleet: &Fleet) -> FakePeer {
+        let mut command = Command::new("openssl");
+        command.args(["s_client", "-quiet", "-connect", &format!("127.0.0.1:{}", fleet.plans)]);
+        let mut plane = FakePeer::start(command);
+        plane.send(&json!({"formats": [2], "name": "fake", "token": TOKEN}));
+        for message in ["welcome", "plan"] {
+            assert!(plane.receive()[message].is_object());
+            plane.send(&json!({}));
+        }
+        plane
+    }
+
+    fn start(mut command: Command) -> FakePeer {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        FakeController(command.spawn().unwrap())
+        FakePeer(command.spawn().unwrap())
+    }
+
+    /// The next message to a data plane that is no ping.
+    fn receive_news(&mut self) -> Value {
+        loop {
+            let message = self.receive();
+            if message != "ping" {
+                return message;
+            }
+            self.send(&json!({}));
+        }
     }
 
     fn receive(&mut self) -> Value {
@@ -389,7 +417,7 @@ impl FakeController {
     }
 }
 
-impl Drop for FakeController {
+impl Drop for FakePeer {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -407,7 +435,7 @@ fn page(port: u16, body: &str, status: u16) -> Value {
 #[test]
 fn plans_that_are_wrong_leave_the_last_good_one() {
     let fleet = Fleet::new();
-    let mut controller = FakeController::start(&fleet);
+    let mut controller = FakePeer::controller(&fleet);
     let (command, health) = fleet.plane_command("127.0.0.2", "token", &[fleet.plans]);
     let started = std::thread::spawn(move || Server::start(command));
     let hello = controller.receive();
@@ -415,6 +443,8 @@ fn plans_that_are_wrong_leave_the_last_good_one() {
         (&hello["token"], &hello["formats"], &hello["name"]),
         (&json!(TOKEN), &json!([2]), &json!("127.0.0.2"))
     );
+    controller.send(&json!({"welcome": {"term": null}}));
+    controller.receive_good();
     // Servers before there is a plan.
     controller.send(&json!({"servers": {"number": 1, "upstreams": {}}}));
     assert_eq!(controller.receive(), json!({"refusal": "there is no plan yet"}));
@@ -459,7 +489,7 @@ fn plans_that_are_wrong_leave_the_last_good_one() {
     until("the end is reported", || plane.has_line("plan 4 stays in use"));
     assert_eq!(body(), "second");
     // The next one sends something else.
-    let mut controller = FakeController::start(&fleet);
+    let mut controller = FakePeer::controller(&fleet);
     controller.receive();
     controller.send(&json!({"unknown": 1}));
     until("that is reported", || plane.has_line("a malformed message"));
@@ -469,7 +499,7 @@ fn plans_that_are_wrong_leave_the_last_good_one() {
 #[test]
 fn changes_are_those_of_the_plan_that_a_data_plane_has() {
     let fleet = Fleet::new();
-    let mut controller = FakeController::start(&fleet);
+    let mut controller = FakePeer::controller(&fleet);
     let (command, health) = fleet.plane_command("127.0.0.2", "token", &[fleet.plans]);
     let started = std::thread::spawn(move || Server::start(command));
     controller.welcome(1);
@@ -505,9 +535,90 @@ fn changes_are_those_of_the_plan_that_a_data_plane_has() {
 }
 
 #[test]
+fn servers_that_are_refused_change_nothing() {
+    let fleet = Fleet::new();
+    let mut controller = FakePeer::controller(&fleet);
+    let (command, health) = fleet.plane_command("127.0.0.2", "token", &[fleet.plans]);
+    let started = std::thread::spawn(move || Server::start(command));
+    controller.welcome(1);
+    controller.receive_good();
+    let mut plan = page(fleet.port, "first", 200);
+    plan["upstreams"] = ["a", "b"]
+        .map(|name| json!({"name": name, "servers": [], "read_ms": 1, "connect_ms": 1, "send_ms": 1, "retries_max": 0}))
+        .into();
+    controller.send(&json!({"plan": {"number": 1, "plan": plan}}));
+    controller.receive_good();
+    let plane = Plane { fleet: &fleet, address: "127.0.0.2", health, server: started.join().unwrap() };
+    let upstreams = json!({
+        "a": [{"at": "127.0.0.1:1"}],
+        "b": [{"at": "127.0.0.1:1", "tls": {"authorities": "../b.ca", "verify": true}}],
+    });
+    controller.send(&json!({"servers": {"number": 2, "upstreams": upstreams}}));
+    assert_eq!(controller.receive()["refusal"], "a file of the name `../b.ca`");
+    assert_eq!(plane.metric("flatout_plan_number "), Some(1));
+    // What has changed since is still based on the plan before.
+    let site = page(fleet.port, "second", 200)["sites"][0].clone();
+    let changes = json!({"sites": [{"drop": 1}, {"put": site}]});
+    controller.send(&json!({"changes": {"number": 3, "since": 1, "changes": changes}}));
+    controller.receive_good();
+    assert_eq!(get("127.0.0.2", fleet.port, "/").text(), "second");
+    assert!(!plane.has_line("upstream a:"), "{:?}", plane.server.said());
+}
+
+#[test]
+fn controllers_begin_with_their_terms() {
+    let fleet = Fleet::new();
+    let mut controller = FakePeer::controller(&fleet);
+    let (command, health) = fleet.plane_command("127.0.0.2", "token", &[fleet.plans]);
+    let started = std::thread::spawn(move || Server::start(command));
+    controller.welcome(1);
+    controller.receive_good();
+    controller.send(&json!({"plan": {"number": 1, "plan": page(fleet.port, "first", 200)}}));
+    controller.receive_good();
+    let plane = Plane { fleet: &fleet, address: "127.0.0.2", health, server: started.join().unwrap() };
+    drop(controller);
+    // One that does not.
+    let mut controller = FakePeer::controller(&fleet);
+    controller.receive();
+    controller.send(&json!({"plan": {"number": 2, "plan": page(fleet.port, "second", 200)}}));
+    until("that is reported", || plane.has_line("its first message has no term"));
+    assert_eq!(get("127.0.0.2", fleet.port, "/").text(), "first");
+    drop(controller);
+    // One that does, and is followed once it sends more.
+    let mut controller = FakePeer::controller(&fleet);
+    controller.welcome(1);
+    assert_eq!(controller.receive(), json!({}));
+    assert_eq!(plane.metric("flatout_plan_controller_connected "), Some(0));
+    controller.send(&json!("ping"));
+    controller.receive_good();
+    assert_eq!(plane.metric("flatout_plan_controller_connected "), Some(1));
+}
+
+#[test]
+fn changes_that_are_refused_are_followed_by_the_whole_plan_at_once() {
+    let (fleet, one, other) = (Fleet::new(), free_port(), free_port());
+    fleet.route("/", &[one]);
+    let _controller = fleet.controller();
+    let mut plane = FakePeer::plane(&fleet);
+    let mut check = |change: &str, is_new: &dyn Fn(&Value) -> bool| {
+        assert!(plane.receive_news()[change].is_object(), "{change}");
+        let refused_at = std::time::Instant::now();
+        plane.send(&json!({"refusal": "a mistake"}));
+        assert!(is_new(&plane.receive()["plan"]["plan"]), "{change}");
+        // A whole plan that is refused is repeated after 10 seconds.
+        assert!(refused_at.elapsed().as_secs() < 8, "{change}");
+        plane.send(&json!({}));
+    };
+    fleet.route("/", &[one, other]);
+    check("servers", &|plan| plan["upstreams"][0]["servers"].as_array().is_some_and(|list| list.len() == 2));
+    fleet.route("/other", &[one, other]);
+    check("changes", &|plan| plan.to_string().contains("/other"));
+}
+
+#[test]
 fn a_leader_that_was_replaced_gives_no_plans() {
     let fleet = Fleet::new();
-    let mut controller = FakeController::start(&fleet);
+    let mut controller = FakePeer::controller(&fleet);
     let (command, health) = fleet.plane_command("127.0.0.2", "token", &[fleet.plans]);
     let started = std::thread::spawn(move || Server::start(command));
     controller.welcome(5);
@@ -521,7 +632,7 @@ fn a_leader_that_was_replaced_gives_no_plans() {
         controller.receive() == json!({})
     });
     // The one before it was paused, and goes on.
-    let why = "it leads in the term 4, and another controller has led in the term 5";
+    let why = "its term 4 is older than term 5 of another leader";
     for is_restarted in [false, true] {
         drop(controller);
         if is_restarted {
@@ -529,7 +640,7 @@ fn a_leader_that_was_replaced_gives_no_plans() {
             drop(plane);
             plane = Plane { fleet: &fleet, address: "127.0.0.2", health, server: Server::start(command) };
         }
-        controller = FakeController::start(&fleet);
+        controller = FakePeer::controller(&fleet);
         controller.welcome(4);
         assert_eq!(controller.receive()["refusal"], why);
         until("that is reported", || plane.has_line(why));
@@ -537,12 +648,57 @@ fn a_leader_that_was_replaced_gives_no_plans() {
         assert_eq!(plane.metric("flatout_plan_controller_connected "), Some(0));
     }
     drop(controller);
-    let mut controller = FakeController::start(&fleet);
+    let mut controller = FakePeer::controller(&fleet);
     controller.welcome(6);
     controller.receive_good();
     controller.send(&json!({"plan": {"number": 1, "plan": page(fleet.port, "of the sixth", 200)}}));
     controller.receive_good();
     assert_eq!(body(), "of the sixth");
+}
+
+#[test]
+fn the_term_of_a_leader_outlives_restarts_and_damaged_plans() {
+    let fleet = Fleet::new();
+    let start = || {
+        let (mut command, _) = fleet.plane_command("127.0.0.2", "token", &[fleet.plans]);
+        let plane = Talking(command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
+        (FakePeer::controller(&fleet), plane)
+    };
+    let is_refused = |former: u64, latest: u64| {
+        let (mut controller, _plane) = start();
+        controller.welcome(former);
+        let why = format!("its term {former} is older than term {latest} of another leader");
+        assert_eq!(controller.receive()["refusal"], why);
+    };
+    // Without a plan.
+    let (mut controller, plane) = start();
+    controller.welcome(5);
+    controller.receive_good();
+    drop((plane, controller));
+    is_refused(4, 5);
+    // The plan is of another version.
+    let (mut controller, plane) = start();
+    controller.welcome(6);
+    controller.receive_good();
+    controller.send(&json!({"plan": {"number": 1, "plan": page(fleet.port, "of the sixth", 200)}}));
+    controller.receive_good();
+    until("the plan is on the disk", || {
+        controller.send(&json!("ping"));
+        controller.receive() == json!({})
+    });
+    drop((plane, controller));
+    let plan = std::fs::read_to_string(fleet.path("127.0.0.2/plan.json")).unwrap();
+    fleet.state.write("127.0.0.2/plan.json", plan.replace("\"format\":2", "\"format\":9"));
+    is_refused(5, 6);
+    fleet.state.write("127.0.0.2/plan.json", plan);
+    // The plan on the disk is of an earlier leader: the one of the latest was refused.
+    let (mut controller, plane) = start();
+    controller.welcome(7);
+    controller.receive_good();
+    controller.send(&json!({"plan": {"number": 2, "plan": page(fleet.port, "odd", 999)}}));
+    assert!(controller.receive()["refusal"].is_string());
+    drop((plane, controller));
+    is_refused(6, 7);
 }
 
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/gateways";

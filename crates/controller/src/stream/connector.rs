@@ -33,7 +33,9 @@ pub(super) struct Connector {
 pub(super) struct ControllerSession {
     stream: DataPlaneStream,
     pub(super) shown: String,
-    /// It has sent something.
+    /// It has begun with its term, which was accepted.
+    pub(super) is_welcomed: bool,
+    /// It has sent something after that.
     pub(super) is_accepted: bool,
 }
 
@@ -64,6 +66,7 @@ impl Connector {
         self.connect_to(at, &host).map_err(|why| format!("{shown}: {why}")).map(|stream| ControllerSession {
             stream,
             shown,
+            is_welcomed: false,
             is_accepted: false,
         })
     }

@@ -19,12 +19,12 @@ use super::connector::{Connector, ControllerSession};
 use super::credentials::DataPlaneCredentials;
 use super::keeper::Keeper;
 use super::kept_plan::{KeptPlan, StoredPlan};
+use super::kept_term::KeptTerm;
 use super::plan_figures::PlanFigures;
 use super::plane::{Plane, READY};
 use super::{Acknowledgement, Message, shown};
 use crate::apply::{BasePlan, Foundation};
 use crate::data::DataPlaneSettings;
-use crate::leader::LeaderTerm;
 
 /// Faults of controllers that are logged once, until one responds.
 const FAULTS_MAX: usize = 100;
@@ -49,6 +49,7 @@ pub fn follow_controller(data_plane: DataPlane, base: BasePlan, version: &str) -
     let DataPlane { controllers, credentials, name, settings } = data_plane;
     credentials.check().map_err(Failure::Usage)?;
     let kept = KeptPlan::below(&settings.folder).map_err(Failure::Run)?;
+    let term = KeptTerm::below(&settings.folder);
     let stored = kept.read();
     let figures = Arc::new(PlanFigures::default());
     let foundation = Foundation {
@@ -64,7 +65,7 @@ pub fn follow_controller(data_plane: DataPlane, base: BasePlan, version: &str) -
         keeper: Keeper::start(kept).map_err(Failure::Run)?,
         figures,
         plan: None,
-        term: None,
+        term,
         served: None,
         readiness: READY.to_owned(),
         alone_since: Some(Instant::now()),
@@ -88,7 +89,7 @@ pub fn follow_controller(data_plane: DataPlane, base: BasePlan, version: &str) -
 impl Plane {
     /// Starts with the plan on the disk, if there is one that works.
     fn start_from_disk(&mut self, stored: Result<Option<StoredPlan>, String>) -> Option<Started> {
-        let StoredPlan { number, term, plan } = match stored {
+        let StoredPlan { number, plan } = match stored {
             Ok(Some(stored)) => stored,
             Ok(None) => {
                 say(format_args!("there is no plan on the disk: waiting for a controller"));
@@ -99,7 +100,6 @@ impl Plane {
                 return None;
             }
         };
-        self.term = term;
         match self.serve_plan(number, plan) {
             Ok(started) => {
                 say(format_args!("started with plan {number} from the disk"));
@@ -161,14 +161,9 @@ impl Plane {
             if let Message::Goodbye { reason } = message {
                 return Err(shown(&reason));
             }
-            if let Message::Welcome { term } = &message
-                && let Err(why) = self.take_term(term.as_ref())
-            {
-                session.acknowledge(&Acknowledgement {
-                    refusal: Some(why.clone()),
-                    ..Acknowledgement::default()
-                })?;
-                return Err(why);
+            if !session.is_welcomed {
+                self.welcome(session, message)?;
+                continue;
             }
             self.found(session);
             let (result, started) = self.handle(message);
@@ -179,23 +174,21 @@ impl Plane {
         }
     }
 
-    /// Remembers the term of a controller. One that was paused, and is not the leader any more, does not know that by itself.
+    /// Checks the first message, which has the term of the controller. It is no sign yet that plans follow.
     ///
     /// # Errors
-    /// Another one has led since.
-    fn take_term(&mut self, term: Option<&LeaderTerm>) -> Result<(), String> {
-        let Some(term) = term else { return Ok(()) };
-        if let Some(known) = self.term.as_ref().filter(|known| term.is_before(known)) {
-            let (number, known) = (term.number, known.number);
-            return Err(format!(
-                "it leads in the term {number}, and another controller has led in the term {known}"
-            ));
-        }
-        self.term = Some(term.clone());
-        Ok(())
+    /// The controller is not the leader any more, or does not begin as it should.
+    fn welcome(&mut self, session: &mut ControllerSession, message: Message) -> Result<(), String> {
+        let Message::Welcome { term } = message else {
+            return Err("its first message has no term".to_owned());
+        };
+        let refusal = term.and_then(|term| self.term.follow(&term).err());
+        session.acknowledge(&Acknowledgement { refusal: refusal.clone(), ..Acknowledgement::default() })?;
+        session.is_welcomed = true;
+        refusal.map_or(Ok(()), Err)
     }
 
-    /// A controller has sent something.
+    /// A controller has sent something after its welcome.
     fn found(&mut self, session: &mut ControllerSession) {
         if !session.is_accepted {
             session.is_accepted = true;

@@ -1,5 +1,5 @@
-//! Writes plans to the disk on a thread of its own: requests do not wait for it, and neither do later plans. Of several, only the newest
-//! is written.
+//! Writes plans to the disk, on a thread of its own: neither requests nor later plans wait for the disk. If several plans are waiting, only
+//! the newest one is written.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use flatout_engine::{Severity, report};
 
 use super::kept_plan::{KeptPlan, StoredPlan};
+use crate::run::RETRY_TIME;
 
-/// After this time, what could not be written is tried again.
-const RETRY_TIME: Duration = Duration::from_secs(5);
+/// The time within which changes of servers are written: there may be a hundred a second.
+const SERVERS_TIME: Duration = Duration::from_secs(5);
 
 /// The least time between two writes.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -26,33 +27,29 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// What is to be written, and when.
-    wanted: Option<(StoredPlan, Instant)>,
-    /// A plan waits, and not only servers.
+    /// The plan that is written next, and when.
+    next: Option<(StoredPlan, Instant)>,
+    /// More than its servers has changed since the last plan on the disk.
     is_plan: bool,
-    /// It is being written now.
-    is_busy: bool,
-    /// Why the last one is not on the disk.
+    /// Such a plan is being written.
+    is_writing_plan: bool,
+    /// Why the last write failed.
     fault: Option<String>,
 }
 
-/// How far the disk is behind.
+/// What is on the disk of the plan that is served.
 pub(super) struct DiskState {
-    /// A plan that is served is not on the disk yet.
+    /// The plan is not on the disk yet, apart from its servers.
     pub(super) is_writing: bool,
-    /// Why it could not be written.
+    /// The last write failed.
     pub(super) fault: Option<String>,
 }
 
 impl Keeper {
-    /// The time within which a plan is written.
-    pub(super) const AT_ONCE: Duration = Duration::ZERO;
-
-    /// The time within which changes of servers are: there may be a hundred a second.
-    pub(super) const SERVERS_TIME: Duration = Duration::from_secs(5);
-
+    /// Starts the thread.
+    ///
     /// # Errors
-    /// There is no thread.
+    /// The system has no thread for it.
     pub(super) fn start(kept: KeptPlan) -> Result<Keeper, String> {
         let shared = Arc::new(Shared::default());
         let own = shared.clone();
@@ -61,19 +58,29 @@ impl Keeper {
         Ok(Keeper(shared))
     }
 
-    /// Has a plan written within this time, instead of one that waits.
-    pub(super) fn keep(&self, stored: StoredPlan, within: Duration) {
+    /// Writes a plan at once.
+    pub(super) fn keep_plan(&self, stored: StoredPlan) {
+        self.keep(stored, true, Duration::ZERO);
+    }
+
+    /// Writes a plan that differs from the one before in its servers only. Several such changes are written together.
+    pub(super) fn keep_servers(&self, stored: StoredPlan) {
+        self.keep(stored, false, SERVERS_TIME);
+    }
+
+    /// Replaces the plan that is written next.
+    fn keep(&self, stored: StoredPlan, is_plan: bool, within: Duration) {
         let mut state = self.0.lock();
         let due = Instant::now() + within;
-        let due = state.wanted.take().map_or(due, |(_, former)| former.min(due));
-        state.wanted = Some((stored, due));
-        state.is_plan |= within == Keeper::AT_ONCE;
+        let due = state.next.take().map_or(due, |(_, former)| former.min(due));
+        state.next = Some((stored, due));
+        state.is_plan |= is_plan;
         self.0.has_changed.notify_all();
     }
 
-    /// Has what waits written at once.
+    /// Writes at once what would be written later.
     pub(super) fn hurry(&self) {
-        if let Some((_, due)) = &mut self.0.lock().wanted {
+        if let Some((_, due)) = &mut self.0.lock().next {
             *due = Instant::now();
         }
         self.0.has_changed.notify_all();
@@ -81,7 +88,7 @@ impl Keeper {
 
     pub(super) fn state(&self) -> DiskState {
         let state = self.0.lock();
-        let is_writing = state.fault.is_none() && (state.is_plan || state.is_busy);
+        let is_writing = state.is_plan || state.is_writing_plan;
         let fault = state.fault.as_ref().map(|_| "the plan could not be written to the disk".to_owned());
         DiskState { is_writing, fault }
     }
@@ -92,20 +99,20 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes for as long as the process lives.
+    /// Writes plans for as long as the process lives.
     fn run(&self, kept: &KeptPlan) {
         loop {
-            let stored = self.next();
+            let stored = self.wait();
             let result = kept.write(&stored);
             let mut state = self.lock();
-            state.is_busy = false;
+            let was_plan = std::mem::take(&mut state.is_writing_plan);
             match result {
                 Ok(()) => state.fault = None,
                 Err(why) => {
                     report(Severity::Error, format_args!("plan {} is not kept: {why}", stored.number));
                     state.fault = Some(why);
-                    state.is_plan = true;
-                    state.wanted.get_or_insert((stored, Instant::now() + RETRY_TIME));
+                    state.is_plan |= was_plan;
+                    state.next.get_or_insert((stored, Instant::now() + RETRY_TIME));
                 }
             }
             drop(state);
@@ -114,17 +121,17 @@ impl Shared {
     }
 
     /// Waits for the next plan that is due.
-    fn next(&self) -> StoredPlan {
+    fn wait(&self) -> StoredPlan {
         let mut state = self.lock();
         loop {
-            let left = match &state.wanted {
+            let left = match &state.next {
                 Some((_, due)) => due.saturating_duration_since(Instant::now()),
                 None => Duration::MAX,
             };
             if left.is_zero()
-                && let Some((stored, _)) = state.wanted.take()
+                && let Some((stored, _)) = state.next.take()
             {
-                state.is_busy = std::mem::take(&mut state.is_plan);
+                state.is_writing_plan = std::mem::take(&mut state.is_plan);
                 return stored;
             }
             state = match left {
@@ -141,7 +148,7 @@ mod tests {
     use crate::data::PlanData;
 
     fn stored(number: u64) -> StoredPlan {
-        StoredPlan { number, term: None, plan: PlanData::empty() }
+        StoredPlan { number, plan: PlanData::empty() }
     }
 
     fn until(is_so: impl Fn() -> bool) {
@@ -159,11 +166,11 @@ mod tests {
         let kept = KeptPlan::below(folder.path()).unwrap();
         let number = || kept.read().unwrap().map(|it| it.number);
         for plan in 1..=50 {
-            keeper.keep(stored(plan), Keeper::AT_ONCE);
+            keeper.keep_plan(stored(plan));
         }
         until(|| !keeper.state().is_writing);
         assert_eq!(number(), Some(50));
-        keeper.keep(stored(51), Duration::from_secs(3600));
+        keeper.keep(stored(51), false, Duration::from_secs(3600));
         assert!(!keeper.state().is_writing, "servers are written later");
         assert_eq!(number(), Some(50));
         keeper.hurry();
@@ -174,9 +181,24 @@ mod tests {
     fn a_disk_that_refuses_is_a_fault() {
         let folder = tempfile::tempdir().unwrap();
         let keeper = Keeper::start(KeptPlan::below(folder.path()).unwrap()).unwrap();
-        std::fs::create_dir_all(folder.path().join("plan.json/in-the-way")).unwrap();
-        keeper.keep(stored(1), Keeper::AT_ONCE);
+        let path = folder.path().join("plan.json");
+        std::fs::create_dir_all(path.join("in-the-way")).unwrap();
+        keeper.keep_plan(stored(1));
         until(|| keeper.state().fault.is_some());
-        assert!(!keeper.state().is_writing);
+        assert!(keeper.state().is_writing, "it is not on the disk");
+        keeper.keep_plan(stored(2));
+        assert!(keeper.state().is_writing, "and neither is the next one");
+        std::fs::remove_dir_all(&path).unwrap();
+        keeper.keep_plan(stored(3));
+        until(|| !keeper.state().is_writing);
+        assert!(keeper.state().fault.is_none());
+        let kept = KeptPlan::below(folder.path()).unwrap();
+        assert_eq!(kept.read().unwrap().map(|it| it.number), Some(3));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir_all(path.join("in-the-way")).unwrap();
+        keeper.keep_servers(stored(4));
+        keeper.hurry();
+        until(|| keeper.state().fault.is_some());
+        assert!(!keeper.state().is_writing, "only servers are missing");
     }
 }

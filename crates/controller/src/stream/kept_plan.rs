@@ -14,7 +14,6 @@ use serde_json::Value;
 use super::PLAN_BYTES_MAX;
 use crate::apply::make_private;
 use crate::data::PlanData;
-use crate::leader::LeaderTerm;
 
 /// Its name in the folder; no certificate's file has such a name.
 const FILE_NAME: &str = "plan.json";
@@ -25,19 +24,15 @@ pub(crate) struct KeptPlan {
 }
 
 /// What is on the disk.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct StoredPlan {
     pub(crate) number: u64,
-    /// The latest term of a controller.
-    pub(crate) term: Option<LeaderTerm>,
     pub(crate) plan: PlanData,
 }
 
 #[derive(Deserialize)]
 struct ReadPlan {
     number: u64,
-    #[serde(default)]
-    term: Option<LeaderTerm>,
     plan: Value,
 }
 
@@ -71,7 +66,7 @@ impl KeptPlan {
         let read: ReadPlan =
             serde_json::from_slice(&bytes).map_err(|error| wrong(format!("damaged: {error}")))?;
         let plan = PlanData::read(read.plan).map_err(wrong)?;
-        Ok(Some(StoredPlan { number: read.number, term: read.term, plan }))
+        Ok(Some(StoredPlan { number: read.number, plan }))
     }
 
     /// Replaces the plan. It is on the disk when this returns.
@@ -91,8 +86,7 @@ mod tests {
     use super::*;
 
     fn stored() -> StoredPlan {
-        let term = Some(LeaderTerm { lease: "a/b".to_owned(), number: 3 });
-        StoredPlan { number: 7, term, plan: PlanData::empty() }
+        StoredPlan { number: 7, plan: PlanData::empty() }
     }
 
     #[test]

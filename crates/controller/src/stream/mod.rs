@@ -17,6 +17,7 @@ pub(crate) mod credentials;
 pub(crate) mod follow;
 pub(crate) mod keeper;
 pub(crate) mod kept_plan;
+pub(crate) mod kept_term;
 pub(crate) mod plan_figures;
 pub(crate) mod plan_server;
 pub(crate) mod plane;

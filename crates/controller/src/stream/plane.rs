@@ -7,15 +7,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use flatout_engine::{Address, Severity, report};
+use flatout_proxy::Server;
 use flatout_server::{Failure, Started};
 
 use super::keeper::Keeper;
 use super::kept_plan::StoredPlan;
+use super::kept_term::KeptTerm;
 use super::plan_figures::PlanFigures;
 use super::{Acknowledgement, Message, shown};
 use crate::apply::{Foundation, Served};
 use crate::data::{DataPlaneSettings, PlanChanges, PlanData, ServerData};
-use crate::leader::LeaderTerm;
 use crate::run::{REFUSED_MAX, RETRY_TIME, report_refused};
 
 /// After this time without a controller, `/readyz` says so. A controller that is replaced is back earlier.
@@ -32,8 +33,7 @@ pub(super) struct Plane {
     pub(super) figures: Arc<PlanFigures>,
     /// The plan that is served, with its number.
     pub(super) plan: Option<(u64, PlanData)>,
-    /// The latest term of a controller.
-    pub(super) term: Option<LeaderTerm>,
+    pub(super) term: KeptTerm,
     pub(super) served: Option<Served>,
     /// The text of `/readyz` that is served.
     pub(super) readiness: String,
@@ -52,7 +52,8 @@ impl Plane {
             Message::Plan { number, plan } => self.handle_plan(number, plan),
             Message::Changes { number, since, changes } => self.change_plan(number, since, *changes),
             Message::Servers { number, upstreams } => self.set_servers(number, &upstreams).map(|()| None),
-            Message::Welcome { .. } | Message::Ping | Message::Goodbye { .. } => Ok(None),
+            Message::Welcome { .. } => Err("a second term on one connection".to_owned()),
+            Message::Ping | Message::Goodbye { .. } => Ok(None),
         };
         self.show_readiness();
         if !self.settings.refused.is_empty() && self.refused_at.elapsed() > RETRY_TIME {
@@ -61,7 +62,7 @@ impl Plane {
         }
         let disk = self.keeper.state();
         let refused = self.settings.refused.iter().map(|at| format!("listeners at {at} are not served"));
-        let notes = disk.fault.into_iter().chain(refused).collect();
+        let notes = disk.fault.into_iter().chain(self.term.fault()).chain(refused).collect();
         let is_writing = disk.is_writing;
         match result {
             Ok(started) => (Acknowledgement { refusal: None, notes, is_writing }, started),
@@ -94,15 +95,14 @@ impl Plane {
     fn take_plan(&mut self, number: u64, plan: PlanData) -> Result<Option<Started>, String> {
         let started = self.serve_plan(number, plan)?;
         self.figures.applied.fetch_add(1, Ordering::Relaxed);
-        self.keep(Keeper::AT_ONCE);
+        self.keep(Keeper::keep_plan);
         Ok(started)
     }
 
     /// Has the plan written to the disk.
-    fn keep(&self, within: Duration) {
+    fn keep(&self, by: fn(&Keeper, StoredPlan)) {
         if let Some((number, plan)) = &self.plan {
-            let stored = StoredPlan { number: *number, term: self.term.clone(), plan: plan.clone() };
-            self.keeper.keep(stored, within);
+            by(&self.keeper, StoredPlan { number: *number, plan: plan.clone() });
         }
     }
 
@@ -157,17 +157,21 @@ impl Plane {
         number: u64,
         upstreams: &BTreeMap<String, Vec<ServerData>>,
     ) -> Result<(), String> {
-        let (Some((plan_number, plan)), Some(served)) = (&mut self.plan, &mut self.served) else {
+        let (Some((_, plan)), Some(served)) = (&self.plan, &mut self.served) else {
             return Err("there is no plan yet".to_owned());
         };
-        plan.set_servers(upstreams)?;
-        for (name, list) in upstreams {
-            let servers = list.iter().map(|it| it.server(&self.settings.folder)).collect::<Result<_, _>>()?;
+        // All is checked before anything changes.
+        let mut changed = plan.clone();
+        changed.set_servers(upstreams)?;
+        let folder = &self.settings.folder;
+        let servers_of = |list: &Vec<ServerData>| list.iter().map(|it| it.server(folder)).collect();
+        let lists: Vec<Vec<Server>> = upstreams.values().map(servers_of).collect::<Result<_, String>>()?;
+        for (name, servers) in upstreams.keys().zip(lists) {
             served.set_servers(name, servers, false).map_err(|failure| failure.to_string())?;
         }
-        *plan_number = number;
+        self.plan = Some((number, changed));
         self.figures.number.store(number, Ordering::Relaxed);
-        self.keep(Keeper::SERVERS_TIME);
+        self.keep(Keeper::keep_servers);
         Ok(())
     }
 
