@@ -101,10 +101,19 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) {
         self.serves_files = true;
-        if let Some(to) = self.folder_path(chain) {
+        if let Some((to, test)) = self.folder_path(chain) {
+            // A file behind the prefix of an alias.
+            let test = match (chain.own().iter().any(|it| it.name == "alias"), path.and_then(Path::prefix)) {
+                (true, Some(prefix)) => {
+                    let rest = format!("$uri.substring({})", prefix.chars().count());
+                    test.map(|test| test.replacen("$uri", &rest, 1))
+                }
+                _ => test,
+            };
+            let test = test.map_or_else(String::new, |test| format!(" && {test}"));
             let mut inner = Lines::default();
             inner.setting(format!("rewrite \"^\" {} then=route", text(&to)));
-            lines.block(&[], format!("when {}", text("path.endsWith('/')")), inner);
+            lines.block(&[], format!("when {}", text(&format!("path.endsWith('/'){test}"))), inner);
         }
         let is_found = matches!(missing, Missing::NotFound) && path.is_none_or(Path::may_be_folder);
         if is_found && self.folder_scripts(folder, chain, lines) {
@@ -153,8 +162,8 @@ impl<'d> Import<'d> {
     }
 
     /// The path that requests for folders continue with: the `index` of this block alone, if it is a path or has variables. nginx
-    /// chooses a location for it.
-    pub(super) fn folder_path(&self, chain: &Chain<'d>) -> Option<String> {
+    /// chooses a location for it; one in the folder must be a file, for which the second text is the test.
+    pub(super) fn folder_path(&self, chain: &Chain<'d>) -> Option<(String, Option<String>)> {
         let index = chain.own().iter().find(|directive| directive.name == "index")?;
         let [name] = index.texts()[..] else { return None };
         let is_path = name.contains('$') || name.starts_with('/');
@@ -167,7 +176,15 @@ impl<'d> Import<'d> {
         if !is_path || is_other || values::unknown_variable(name, &self.maps).is_some() {
             return None;
         }
-        Some(if name.starts_with('/') { name.to_owned() } else { format!("${{uri}}{name}") })
+        if name.starts_with('/') {
+            return Some((name.to_owned(), None));
+        }
+        let own = chain.own().iter().find(|directive| directive.name == "alias");
+        let folder = own.or_else(|| chain.find("root"))?.word(0);
+        // The path of an alias ends where that of the folder begins.
+        let folder = if own.is_some() { folder } else { folder.trim_end_matches('/') };
+        let test = file_test("-f", &format!("{folder}${{uri}}{name}"), &self.maps)?;
+        Some((format!("${{uri}}{name}"), Some(test)))
     }
 
     /// Requests for folders whose index is a script go to that. Returns whether those for missing files are cared for.

@@ -245,12 +245,49 @@ fn tables_of_content_types_become_conditions() {
     };
     let made = with("default off; text/html epoch; text/css max; ~image/ 1M;");
     assert!(made.left == 0, "{}", made.text);
-    let expected = "    when \"response_header['content-type'].matches(r'image/')\" {\n        expires \"30d\"\n    }\n\n    \
-        when \"response_header['content-type'].startsWith('text/html')\" {\n        expires never\n    }\n\n    \
-        when \"response_header['content-type'].startsWith('text/css')\" {\n        expires max\n    }\n";
+    let expected = "    when \"response_header['content-type'].matches(r'image/')\" {\n        expires \"1M\"\n    }\n\n    \
+        when \"response_header['content-type'].lowerAscii().startsWith('text/html')\" {\n        expires never\n    }\n\n    \
+        when \"response_header['content-type'].lowerAscii().startsWith('text/css')\" {\n        expires max\n    }\n";
     assert!(made.text.contains(expected), "{}", made.text);
     let usual = with("default 1h; text/html epoch;");
     assert!(usual.text.contains("    expires \"1h\"\n"), "{}", usual.text);
     // Nothing switches it off for some types only.
-    assert_eq!(with("default 1h; text/html off;").left, 1);
+    for cases in ["default 1h; text/html off;", "image/png off; ~image/ 1M;", "text/css 1h; text/css2 off;"] {
+        assert_eq!(with(cases).left, 1, "{cases}");
+    }
+    let off = with("~image/ off; image/PNG off; text/css 1h; TEXT/Html off;");
+    assert!(off.left == 0 && off.text.matches("when ").count() == 1, "{}", off.text);
+    let case = with("Text/CSS 1h;");
+    assert!(
+        case.text.contains("response_header['content-type'].lowerAscii().startsWith('text/css')"),
+        "{}",
+        case.text
+    );
+    // It would replace the location's own.
+    let text = "map $sent_http_content_type $e { text/css max; } server { root /r; expires $e; location / { expires 1h; } }";
+    let own = imported(&format!("http {{ {text} }}"));
+    assert!(own.left == 1 && !own.text.contains("when "), "{}", own.text);
+}
+
+#[test]
+fn named_locations_have_no_actions_under_conditions() {
+    let with =
+        |rules: &str| format!("root /r; location / {{ try_files $uri @old; }} location @old {{ {rules} }}");
+    let text = of_server(&with("rewrite ^ http://a/?b=c permanent;"));
+    assert!(text.contains("route \"@old\" { | redirect \"http://a/?b=c&$args\" status=301 | }"), "{text}");
+    for rules in ["root /s; try_files /a.html $uri =404;", "if (-f /r/down) { return 503; } return 200 x;"] {
+        let text = of_server(&with(rules));
+        assert!(text.contains("route \"@old\" { | respond 501 \"not converted\" | }"), "{text}");
+    }
+}
+
+/// Redirects of errors have routes of their own.
+#[test]
+fn routes_for_errors_have_names_that_no_location_has() {
+    let text = of_server(
+        "root /r; error_page 403 https://a.test/; location / { error_page 404 https://b.test/; error_page 403 @error-page-1; } \
+         location @error-page-1 { return 204; }",
+    );
+    assert_eq!(text.matches("route \"@error-page-1\"").count(), 1, "{text}");
+    assert!(text.contains("route \"@error-page-2\" { | redirect "), "{text}");
 }

@@ -2,12 +2,17 @@
 
 use crate::nginx::Directive;
 
-use super::chain::Chain;
+use super::chain::{Chain, has_below};
 use super::out::{Lines, text, value};
 use super::{Import, values};
 
 /// The source of a table of content types.
 const TYPE: &str = "$sent_http_content_type";
+
+/// The longest time of `expires`, in milliseconds: 68 years.
+const TIME_MS_MAX: u64 = 1000 << 31;
+
+const DAY_MS: u64 = 86_400_000;
 
 /// A directive without variables.
 pub(super) fn setting(directive: &Directive) -> Result<String, &'static str> {
@@ -17,21 +22,28 @@ pub(super) fn setting(directive: &Directive) -> Result<String, &'static str> {
         [word] => ("", word),
         _ => return Err("only a time is supported"),
     };
-    Ok(format!("expires {}{from}", value(&time(word).ok_or("its value is not understood")?)))
+    let is_period = !["epoch", "max"].contains(&word) && !word.starts_with('@');
+    let time = time(word).filter(|_| from.is_empty() || is_period);
+    Ok(format!("expires {}{from}", value(time.ok_or("its value is not understood")?)))
 }
 
-/// A time in the site file's form.
-fn time(word: &str) -> Option<String> {
-    Some(match word {
-        "off" | "max" => word.to_owned(),
-        "epoch" => "never".to_owned(),
-        _ if word.starts_with('-') => "never".to_owned(),
-        _ => match word.strip_prefix('@') {
-            Some(day) if values::milliseconds(day)? < 86_400_000 => word.to_owned(),
-            Some(_) => return None,
-            None => values::time(word.trim_start_matches('+'))?,
+/// A time: the site file has nginx's words for it.
+fn time(word: &str) -> Option<&str> {
+    let is_less = |text: &str, ms_max: u64| {
+        // It counts seconds.
+        !text.contains("ms") && values::milliseconds(text).is_some_and(|ms| ms < ms_max)
+    };
+    match word {
+        "off" | "max" => Some(word),
+        "epoch" => Some("never"),
+        _ => match (word.strip_prefix('@'), word.strip_prefix('-')) {
+            (Some(time), _) => is_less(time, DAY_MS).then_some(word),
+            (None, Some(time)) => is_less(time, TIME_MS_MAX).then_some(word),
+            (None, None) => {
+                Some(word.strip_prefix('+').unwrap_or(word)).filter(|time| is_less(time, TIME_MS_MAX))
+            }
         },
-    })
+    }
 }
 
 impl<'d> Import<'d> {
@@ -49,6 +61,14 @@ impl<'d> Import<'d> {
         };
         let mut tables = chain.levels().iter().flat_map(|level| level.iter());
         if let Some(table) = tables.find(|it| is_type_table(it) && it.word(1) == word && from.is_empty()) {
+            if !chain.is_location() && has_below(chain.own(), &["expires"]) {
+                // It would also hold there.
+                return self.leave(
+                    directive,
+                    "a location has its own `expires`; write it in each location",
+                    lines,
+                );
+            }
             match by_type(table) {
                 None => self.leave(directive, "its map has values that are not times", lines),
                 Some((usual, cases)) => {
@@ -90,7 +110,7 @@ pub(super) fn uses_type_table(block: &[Directive], table: &Directive) -> bool {
 /// The usual time, and the conditions of others. Of several conditions that are true the last one counts, in nginx an exact text
 /// and then the first expression.
 fn by_type(table: &Directive) -> Option<(String, Vec<(String, String)>)> {
-    let (mut usual, mut exact, mut patterns) = ("off".to_owned(), Vec::new(), Vec::new());
+    let (mut usual, mut exact, mut patterns) = ("off", Vec::new(), Vec::new());
     for case in table.inner() {
         let key = case.name.as_str();
         if ["volatile", "hostnames"].contains(&key) {
@@ -109,20 +129,30 @@ fn by_type(table: &Directive) -> Option<(String, Vec<(String, String)>)> {
                 regex::Regex::new(&pattern).ok()?;
                 patterns.push((format!("{field}.matches(r'{pattern}')"), time));
             }
-            ("", None) => exact.push((format!("{field} == ''"), time)),
+            ("", None) => exact.push((String::new(), format!("{field} == ''"), time)),
             // Texts have a charset here.
             (_, None) => {
-                exact.push((format!("{field}.startsWith('{}')", key.trim_start_matches('\\')), time))
+                let key = key.trim_start_matches('\\').to_ascii_lowercase();
+                let condition = format!("{field}.lowerAscii().startsWith('{key}')");
+                exact.push((key, condition, time));
             }
         }
     }
     patterns.reverse();
-    patterns.extend(exact);
-    match usual.as_str() {
-        // These are off anyway, unless another condition is true too.
-        "off" => patterns.retain(|(_, time)| time != "off"),
-        _ if patterns.iter().any(|(_, time)| time == "off") => return None,
-        _ => {}
+    // Types that begin alike are the only texts of which several can be true.
+    let begins_alike = |key: &str| {
+        let others = exact.iter().filter(|(other, _, time)| other != key && *time != "off");
+        others.into_iter().any(|(other, _, _)| other.starts_with(key) || key.starts_with(other.as_str()))
+    };
+    let (off, on): (Vec<_>, Vec<_>) =
+        exact.iter().cloned().partition(|(key, _, time)| *time == "off" && !begins_alike(key));
+    patterns.extend(off.into_iter().chain(on).map(|(_, condition, time)| (condition, time)));
+    if usual == "off" {
+        // The first ones are off anyway; one that switches off another before it is not possible.
+        let first = patterns.iter().position(|(_, time)| *time != "off").unwrap_or(patterns.len());
+        patterns.drain(..first);
     }
-    Some((usual, patterns))
+    let is_possible = patterns.iter().all(|(_, time)| *time != "off");
+    let cases = patterns.into_iter().map(|(condition, time)| (condition, time.to_owned()));
+    is_possible.then(|| (usual.to_owned(), cases.collect()))
 }

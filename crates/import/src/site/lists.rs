@@ -235,22 +235,33 @@ impl<'d> Import<'d> {
         let status = status.map_or("302", |status| status.trim_start_matches('='));
         let status = if ["301", "302", "303", "307", "308"].contains(&status) { status } else { "302" };
         let redirect = format!("redirect {} status={status}", super::out::text(page));
-        let known = self.moved_pages.iter().position(|known| *known == redirect);
-        let at = known.unwrap_or_else(|| {
-            self.moved_pages.push(redirect);
-            self.moved_pages.len() - 1
+        let known = self.moved_pages.iter().find(|(_, known)| *known == redirect);
+        let name = known.map(|(name, _)| name.clone()).unwrap_or_else(|| {
+            let name = self.moved_name(chain);
+            self.moved_pages.push((name.clone(), redirect));
+            name
         });
         let upstream = of_upstreams(chain);
-        Ok(Some(format!("error-page {} to=\"{}\" status=own{upstream}", codes.join(" "), moved_name(at))))
+        Ok(Some(format!("error-page {} to=\"{name}\" status=own{upstream}", codes.join(" "))))
     }
 
     /// Writes the routes of such redirects of a server.
     pub(super) fn moved_routes(&mut self, site: &mut Lines) {
-        for (at, redirect) in std::mem::take(&mut self.moved_pages).into_iter().enumerate() {
+        for (name, redirect) in std::mem::take(&mut self.moved_pages) {
             let mut lines = Lines::default();
             lines.setting(redirect);
-            site.block(&[], format!("route \"{}\"", moved_name(at)), lines);
+            site.block(&[], format!("route \"{name}\""), lines);
         }
+    }
+
+    /// The name of the next route that redirects, which no location of the server has.
+    fn moved_name(&self, chain: &Chain<'d>) -> String {
+        let is_used = |name: &String| {
+            self.moved_pages.iter().any(|(known, _)| known == name)
+                || chain.server().iter().any(|it| it.name == "location" && it.word(0) == name)
+        };
+        let mut names = (1..).map(|number| format!("@error-page-{number}"));
+        names.find(|name| !is_used(name)).unwrap_or_default()
     }
 
     /// The directive that handles a named location, as in [`page_root`](Self::page_root).
@@ -280,11 +291,6 @@ impl<'d> Import<'d> {
             (None, root) => Ok(root),
         }
     }
-}
-
-/// The name of a route that redirects.
-fn moved_name(at: usize) -> String {
-    format!("@error-page-{}", at + 1)
 }
 
 /// Whether errors of upstreams have these pages too.

@@ -302,14 +302,20 @@ impl<'d> Import<'d> {
             let inner = chain.within(&[]);
             let around: Vec<&Chain<'d>> = std::iter::once(&inner).chain(levels.iter().copied()).collect();
             self.lists(&around, &mut lines);
-            redirect.write(&mut lines);
+            redirect.write(false, &mut lines);
             site.block(&[], head, lines);
         }
         self.set_place(location);
         match (redirects.all, redirects.lost.or_else(|| lost_inside(location, path))) {
-            (Some(redirect), _) => redirect.write(&mut lines),
+            (Some(redirect), _) => redirect.write(matches!(path, Path::Named(_)), &mut lines),
             (None, Some(why)) => self.close(&why, &mut lines),
             (None, None) => self.action(&chain, Some(path), named, &mut lines),
+        }
+        if matches!(path, Path::Named(_)) && lines.has_conditional_action() {
+            lines = Lines::default();
+            let why = "a named location cannot respond under a condition; use a location with a path";
+            self.leave_inner(location.inner());
+            self.close(why, &mut lines);
         }
         self.rest(location.inner(), &mut lines);
         let entry = if is_internal { " entry=internal" } else { "" };

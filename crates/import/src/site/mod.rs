@@ -164,8 +164,8 @@ struct Import<'d> {
     buffers_requests: bool,
     /// The path of a request names its upstream.
     is_named_by_path: bool,
-    /// Redirects of the current server in place of errors.
-    moved_pages: Vec<String>,
+    /// Redirects of the current server in place of errors, with the names of their routes.
+    moved_pages: Vec<(String, String)>,
     /// Whether a folder is served.
     serves_files: bool,
 }

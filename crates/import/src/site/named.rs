@@ -75,7 +75,7 @@ const RULES: [&str; 16] = [
 /// Whether all of it can stand in the place of a `try_files`.
 fn is_simple(location: &Directive) -> bool {
     let has = |names: &[&str]| location.inner().iter().any(|it| names.contains(&it.name.as_str()));
-    has(&["proxy_pass", "return", "root"]) && !has_rules(location.inner())
+    has(&["proxy_pass", "return", "root"]) && !has(&["try_files"]) && !has_rules(location.inner())
 }
 
 /// Whether a block has rules for all its requests.

@@ -121,6 +121,17 @@ impl Lines {
         self.lines.iter().any(|line| matches!(line, OutputLine::Block(_, other, _) if other == head))
     }
 
+    /// Whether a `when` of it has an action.
+    pub(super) fn has_conditional_action(&self) -> bool {
+        let actions = ["files", "proxy", "redirect", "respond", "reroute", "close"];
+        self.lines.iter().any(|line| match line {
+            OutputLine::Block(_, head, inner) => {
+                head.starts_with("when ") && actions.iter().any(|action| inner.has(action))
+            }
+            _ => false,
+        })
+    }
+
     /// Whether it contains a block.
     pub(super) fn has_blocks(&self) -> bool {
         self.lines.iter().any(|line| matches!(line, OutputLine::Block(..)))

@@ -27,11 +27,12 @@ pub(super) struct Redirect {
 }
 
 impl Redirect {
-    /// Writes it; a query in its URL comes before that of the request.
-    pub(super) fn write(&self, lines: &mut Lines) {
+    /// Writes it; a query in its URL comes before that of the request. A named route has no actions under conditions.
+    pub(super) fn write(&self, is_named: bool, lines: &mut Lines) {
         let setting = |to: &str| format!("redirect {} status={}", text(to), self.status);
         let to = &self.to;
         match (self.keeps_query, to.contains('?')) {
+            (true, true) if is_named => lines.setting(setting(&format!("{to}&$args"))),
             (true, true) => {
                 let mut inner = Lines::default();
                 inner.setting(setting(&format!("{to}&$args")));

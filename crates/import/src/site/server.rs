@@ -144,7 +144,7 @@ impl<'d> Import<'d> {
         for (head, redirect) in redirects.routes {
             let mut inner = Lines::default();
             self.lists(&[&chain.within(&[]), chain, http], &mut inner);
-            redirect.write(&mut inner);
+            redirect.write(false, &mut inner);
             lines.block(&[], head, inner);
         }
         if has_return {

@@ -61,7 +61,8 @@ fn directives_have_their_words() {
         ),
         (
             "location /a/ { alias /r/; index $host.html; }",
-            "route \"/a/\" { | when \"path.endsWith('/')\" { | rewrite \"^\" \"${uri}$host.html\" then=route | } | files \"/r/\" | \
+            "route \"/a/\" { | when \"path.endsWith('/') && ('/r/' + $uri.substring(3) + $host + '.html').isFile()\" { | \
+             rewrite \"^\" \"${uri}$host.html\" then=route | } | files \"/r/\" | \
              rewrite-prefix \"/a/\" \"/\" | }",
         ),
         (
@@ -84,6 +85,13 @@ fn directives_have_their_words() {
         ("root /r; charset utf-8;", "files \"/r\""),
         ("root /r; expires max;", "expires max | files \"/r\""),
         ("root /r; expires modified +1h;", "expires \"1h\" from=modified | files \"/r\""),
+        ("root /r; expires 0;", "expires \"0\" | files \"/r\""),
+        ("root /r; expires modified -1h;", "expires \"-1h\" from=modified | files \"/r\""),
+        ("root /r; expires epoch;", "expires never | files \"/r\""),
+        (
+            "root /r; expires 10ms;",
+            "// not converted: expires 10ms;  (nginx.conf:1) its value is not understood | files \"/r\"",
+        ),
         ("root /r; expires @15h30m;", "expires \"@15h30m\" | files \"/r\""),
         ("root /r; expires $arg_e;", "expires \"$arg_e\" | files \"/r\""),
         (
