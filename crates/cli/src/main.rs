@@ -12,6 +12,8 @@ mod data_plane;
 mod hash_password;
 mod health;
 mod import;
+#[cfg(test)]
+mod import_tests;
 mod json_api;
 mod man;
 mod new;

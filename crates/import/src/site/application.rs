@@ -91,7 +91,7 @@ fn family(pass: &Directive) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use crate::site::tests::{imported, of_server};
+    use crate::site::written::{imported, of_server};
 
     /// nginx's own `uwsgi_params`.
     const USUAL: &str = "uwsgi_param QUERY_STRING $query_string; uwsgi_param REQUEST_METHOD $request_method; \

@@ -1,6 +1,6 @@
 //! Conditions, variables, tables and named locations, and what they become.
 
-use super::tests::{imported, of_server};
+use super::written::{imported, of_server};
 
 #[test]
 fn conditions_variables_and_tables() {

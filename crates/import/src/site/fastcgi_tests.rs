@@ -1,6 +1,6 @@
 //! `fastcgi_pass`, and the site files that it becomes.
 
-use super::tests::{imported, of_server};
+use super::written::{imported, of_server};
 
 /// nginx's own `fastcgi_params`, in part.
 const USUAL: &str = "fastcgi_param QUERY_STRING $query_string; fastcgi_param SCRIPT_NAME $fastcgi_script_name; \

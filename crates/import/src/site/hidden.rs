@@ -58,3 +58,22 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let options = glob::MatchOptions { case_sensitive: false, ..glob::MatchOptions::new() };
     glob::Pattern::new(pattern).is_ok_and(|pattern| pattern.matches_with(name, options))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_hidden_in_any_case() {
+        for (name, expected) in [
+            ("a.php", true),
+            ("A.PHP", true),
+            (".env", true),
+            ("a.php~", true),
+            ("a.css", false),
+            ("php", false),
+        ] {
+            assert_eq!(is_hidden(name), expected, "{name}");
+        }
+    }
+}

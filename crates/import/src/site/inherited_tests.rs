@@ -1,6 +1,6 @@
 //! What inner blocks inherit and replace: locations inside locations, logs and TLS of servers.
 
-use super::tests::{imported, of_server};
+use super::written::{imported, of_server};
 
 /// The content of the route with this head.
 fn route<'s>(site: &'s str, head: &str) -> &'s str {

@@ -92,7 +92,7 @@ fn substituted(text: &str, names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::of_server;
+    use super::super::written::of_server;
     use super::*;
 
     #[test]

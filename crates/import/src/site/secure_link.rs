@@ -113,7 +113,7 @@ fn sum(given: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{imported, of_server};
+    use super::super::written::{imported, of_server};
     use super::sum;
 
     #[test]

@@ -1,6 +1,6 @@
 //! `proxy_pass` with variables in its path.
 
-use super::tests::of_server;
+use super::written::of_server;
 
 #[test]
 fn a_path_with_variables_replaces_the_whole_one() {

@@ -1,22 +1,6 @@
 //! Configurations, and the site files that they become.
 
-use flatout_config::Source;
-
-use crate::nginx::{FILE, parse};
-use crate::{Imported, site_file};
-
-pub(super) fn imported(text: &str) -> Imported {
-    let source = Source::new("nginx.conf", text.as_bytes().to_vec(), &FILE).unwrap();
-    site_file(&parse(&source, "nginx.conf").unwrap())
-}
-
-/// The site file of one server's directives, without the common parts.
-pub(super) fn of_server(text: &str) -> String {
-    let whole = imported(&format!("http {{ server {{ listen 80; {text} }} }}")).text;
-    let (_, site) = whole.split_once("site \"*\" {\n").unwrap_or(("", &whole));
-    let (site, _) = site.split_once("\n}\n").unwrap_or((site, ""));
-    site.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" | ")
-}
+use super::written::{imported, of_server};
 
 #[test]
 fn the_published_climb_is_converted() {
@@ -374,7 +358,7 @@ fn tls_is_converted() {
 /// What a person would write: addresses that all servers share are at the top.
 #[test]
 fn addresses_belong_to_servers() {
-    let text = |servers: &str| super::tests::imported(&format!("http {{ {servers} }}")).text;
+    let text = |servers: &str| imported(&format!("http {{ {servers} }}")).text;
     let end = |text: &str| text.split("\n\n//").next().unwrap_or_default().to_owned();
     for (servers, expected) in [
         (
@@ -489,11 +473,6 @@ fn source_and_secrets_are_hidden_where_files_are_served() {
     let files = imported("http { server { listen 80; root /r; } }").text;
     assert!(files.contains("\nhide \"*.php\"") && files.contains(" \".ht*\""), "{files}");
     assert!(!imported("http { server { listen 80; return 204; } }").text.contains("hide"));
-    for (name, expected) in
-        [("a.php", true), ("A.PHP", true), (".env", true), ("a.php~", true), ("a.css", false), ("php", false)]
-    {
-        assert_eq!(super::hidden::is_hidden(name), expected, "{name}");
-    }
 }
 
 /// A redirecting `rewrite` of a location stays in it.

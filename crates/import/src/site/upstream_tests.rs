@@ -1,6 +1,6 @@
 //! Upstreams, what they say back, and what an auth service says.
 
-use super::tests::{imported, of_server};
+use super::written::{imported, of_server};
 
 /// The site file of an `upstream` block that a location uses.
 fn upstream(text: &str) -> String {
