@@ -324,15 +324,13 @@ impl<'p, 'h> Machine<'p, 'h> {
 
     /// Whether A/A runs have a start for each, as those of the rungs that they are the noise of.
     fn is_starting_noise(&self, stage: Stage) -> bool {
-        let restarting = || self.plan.rungs.iter().zip(&self.restarting).filter(|(_, restarts)| **restarts);
-        let is_of_machine = |rung: &Rung| !rung.is_in_the_server();
-        match stage {
-            Stage::Noise if self.plan.rungs.iter().any(is_of_machine) => {
-                restarting().any(|(rung, _)| is_of_machine(rung))
-            }
-            Stage::Noise | Stage::NoiseOfServers => restarting().next().is_some(),
-            _ => false,
-        }
+        let is_of_servers = match stage {
+            Stage::Noise => false,
+            Stage::NoiseOfServers => true,
+            _ => return false,
+        };
+        let mut rungs = self.plan.rungs.iter().zip(&self.restarting);
+        rungs.any(|(rung, restarts)| *restarts && rung.is_in_the_server() == is_of_servers)
     }
 
     fn is_stopped(&self) -> bool {

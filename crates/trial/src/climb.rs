@@ -160,9 +160,11 @@ impl<'s, S: Subject> Climber<'s, S> {
         let is_tried = |found: &&Found| found.status == Status::Skipped && found.reason.is_empty();
         self.family =
             self.climbed.rungs.iter().filter(is_tried).count() + usize::from(self.waiting.is_some());
-        let Some(noise) = self.noise(Stage::Noise)? else { return Ok(()) };
+        let (of_servers, others) = self.kinds();
+        let first = if of_servers && !others { Stage::NoiseOfServers } else { Stage::Noise };
+        let Some(noise) = self.noise(first)? else { return Ok(()) };
         self.climbed.noise = Some(noise);
-        if self.has_both_kinds() {
+        if of_servers && others {
             self.climbed.noise_of_servers = self.noise(Stage::NoiseOfServers)?;
         }
         for rung in 0..self.plan.rungs {
@@ -203,12 +205,14 @@ impl<'s, S: Subject> Climber<'s, S> {
         Ok(Some(Noise { effect, floor }))
     }
 
-    /// Whether some of the rungs that will be tried change the server, and others the machine.
-    fn has_both_kinds(&self) -> bool {
-        let tried = (0..self.plan.rungs).filter(|&rung| self.climbed.rungs[rung].reason.is_empty());
-        let (of_servers, others): (Vec<usize>, Vec<usize>) =
-            tried.partition(|&rung| self.subject.is_in_the_server(rung));
-        !of_servers.is_empty() && !others.is_empty()
+    /// Whether rungs that will be tried change the server, and whether some change something else.
+    fn kinds(&self) -> (bool, bool) {
+        let is_tried = |rung: &usize| self.climbed.rungs[*rung].reason.is_empty();
+        let has = |is_in_the_server: bool| {
+            let mut tried = (0..self.plan.rungs).filter(is_tried);
+            tried.any(|rung| self.subject.is_in_the_server(rung) == is_in_the_server)
+        };
+        (has(true), has(false))
     }
 
     /// The A/A difference, if it is significant: an error that the variance does not show. In a comparison in which
@@ -420,7 +424,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         let block = usize::from(self.waiting.is_some());
         let last = block + self.plan.orders;
         match stage {
-            Stage::Noise => 1 + usize::from(self.has_both_kinds()) + forward(0) + last,
+            Stage::Noise => 1 + usize::from(self.kinds().0) + forward(0) + last,
             Stage::NoiseOfServers => 1 + forward(0) + last,
             Stage::Forward(at) => forward(at) + last,
             // If nothing is kept, there is no total.

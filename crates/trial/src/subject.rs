@@ -140,7 +140,7 @@ pub enum Go {
 pub enum Stage {
     /// The unchanged server against itself (A/A).
     Noise,
-    /// The same by the method of changes of the server, if the plan also has others.
+    /// The same by the method of changes of the server, if the plan has some. Otherwise, or if it also has others, there is `Noise`.
     NoiseOfServers,
     /// This rung on top of those kept.
     Forward(usize),

@@ -95,7 +95,7 @@ impl Machine<'_, '_> {
                 generator_share: Some(batch.generator_share),
             };
             match self.stage {
-                Some(Stage::Noise | Stage::NoiseOfServers) => self.noise.add(on, &run),
+                Some(Stage::NoiseOfServers) => self.noise.add(on, &run),
                 Some(Stage::Total) => self.total.add(on, &run),
                 _ => {}
             }
@@ -112,8 +112,7 @@ impl Machine<'_, '_> {
         let is_compared = matches!(
             self.stage,
             Some(
-                Stage::Noise
-                    | Stage::NoiseOfServers
+                Stage::NoiseOfServers
                     | Stage::Forward(_)
                     | Stage::SecondLook(_)
                     | Stage::LeaveOneOut(_)
@@ -124,15 +123,11 @@ impl Machine<'_, '_> {
         if !is_here || !is_plain || !is_compared || is_one_at_a_time {
             return None;
         }
-        let is_noise = matches!(self.stage, Some(Stage::Noise | Stage::NoiseOfServers));
-        // Noise is that of the design that the rungs are measured by.
-        let is_noise_of_all = self.stage == Some(Stage::Noise);
-        let mut rungs =
-            self.plan.rungs.iter().enumerate().filter(|(at, _)| is_noise_of_all || one[*at] || other[*at]);
+        let mut rungs = self.plan.rungs.iter().enumerate().filter(|(at, _)| one[*at] || other[*at]);
         if !rungs.all(|(_, rung)| rung.is_in_the_server()) {
             return None;
         }
         let starts = [self.start(one)?, self.start(other)?];
-        (is_noise || starts[0] != starts[1]).then_some(starts)
+        (self.stage == Some(Stage::NoiseOfServers) || starts[0] != starts[1]).then_some(starts)
     }
 }

@@ -82,7 +82,7 @@ impl Course {
 fn name(live: &ClimbProgress<'_>) -> String {
     match (live.progress.stage, live.rung) {
         (Stage::Noise, _) => "measuring noise (A/A)".to_owned(),
-        (Stage::NoiseOfServers, _) => "measuring noise (A/A) of changes of the server".to_owned(),
+        (Stage::NoiseOfServers, _) => "measuring noise (A/A) of servers".to_owned(),
         (Stage::Forward(_), Some(rung)) => rung.to_owned(),
         (Stage::SecondLook(_), Some(rung)) => format!("{rung}, more runs"),
         (Stage::LeaveOneOut(_), Some(rung)) => format!("everything without {rung}"),
