@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_began_ends_in_its_folder() {
+    fn files_stay_in_the_folder_of_their_configuration() {
         let plan = |folder: Option<&str>, memory_max| SpoolPlan {
             folder: folder.map(PathBuf::from),
             memory_max,
