@@ -417,6 +417,11 @@ fn restrictions_are_converted_or_their_location_closed() {
         ("location / { try_files $uri =403; }", &[("/none", 403), ("/page.html", 200)]),
         ("location / { try_files $uri/ =404; }", &[("/page.html", 501)]),
         ("location / { try_files $uri/index.html =404; }", &[("/page.html", 501)]),
+        // An index that is no file: nginx responds 403.
+        (
+            "location / { index $arg_x; }",
+            &[("/sub/", 404), ("/sub/?x=none", 404), ("/html/?x=index.html", 200)],
+        ),
         // What nginx applies nothing behind.
         (
             "location / { if (-f $request_filename) { break; } rewrite ^ /maintenance.html last; }",

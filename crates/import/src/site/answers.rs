@@ -110,6 +110,10 @@ impl<'d> Import<'d> {
                 }
                 _ => test,
             };
+            if test.is_some() {
+                // A folder without that file has no other.
+                lines.setting("index off".to_owned());
+            }
             let test = test.map_or_else(String::new, |test| format!(" && {test}"));
             let mut inner = Lines::default();
             inner.setting(format!("rewrite \"^\" {} then=route", text(&to)));

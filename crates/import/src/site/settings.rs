@@ -205,7 +205,7 @@ pub(super) fn passes(chain: &Chain<'_>) -> bool {
     chain.own().iter().any(|it| PASSES.contains(&it.name.as_str())) || has_below(chain.own(), &PASSES)
 }
 
-/// The setting for `autoindex` in its format. Pages have a form of their own, and JSONP is no format of ours.
+/// The setting for `autoindex` in its format. Pages have a form of their own, and JSONP is not supported.
 fn listing(chain: &Chain<'_>) -> String {
     match chain.word("autoindex_format") {
         "json" | "jsonp" => "listing json".to_owned(),

@@ -45,7 +45,7 @@ fn directives_have_their_words() {
         ),
         (
             "location /a/ { alias /r/; index $host.html; }",
-            "route \"/a/\" { | when \"path.endsWith('/') && ('/r/' + $uri.substring(3) + $host + '.html').isFile()\" { | \
+            "route \"/a/\" { | index off | when \"path.endsWith('/') && ('/r/' + $uri.substring(3) + $host + '.html').isFile()\" { | \
              rewrite \"^\" \"${uri}$host.html\" then=route | } | files \"/r/\" | \
              rewrite-prefix \"/a/\" \"/\" | }",
         ),
