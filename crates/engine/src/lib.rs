@@ -66,7 +66,7 @@ pub use plan::{
     Address, BUSY_POLL_TIME_MAX, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Listen, Locality,
     PROXY_HEADER_TIME_MAX, Plan, ProxyHeader, SocketPlan,
 };
-pub use say::{MessagePlan, RecentMessage, Severity, recent_messages, report, say};
+pub use say::{MessagePlan, Quoted, RecentMessage, Severity, recent_messages, report, say};
 pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, bind_inherited, start};
 pub use service::{
     Announced, Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Carrier, Collected,

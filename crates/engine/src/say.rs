@@ -138,20 +138,15 @@ pub fn report(severity: Severity, message: fmt::Arguments<'_>) {
 
 /// A time as in `2026-11-21T17:34:07.123Z`.
 fn iso_milliseconds(unix_ms: u64) -> String {
-    // `Sun, 06 Nov 1994 08:49:37 GMT` has all parts.
-    let date = flatout_wire::date::format(unix_ms / 1000);
-    let text = String::from_utf8_lossy(&date);
-    let mut words = text.split_ascii_whitespace().skip(1);
-    let mut word = || words.next().unwrap_or_default();
-    let (day, month, year, time) = (word(), word(), word(), word());
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let number = 1 + MONTHS.iter().position(|name| *name == month).unwrap_or_default();
-    format!("{year}-{number:02}-{day}T{time}.{:03}Z", unix_ms % 1000)
+    let time = flatout_wire::date::rfc_3339(unix_ms / 1000);
+    format!("{}.{:03}Z", time.trim_end_matches('Z'), unix_ms % 1000)
 }
 
-/// A JSON string.
-struct Quoted<'t>(&'t str);
+/// Writes a string of JSON (RFC 8259, section 7).
+pub struct Quoted<'t>(
+    /// Its text.
+    pub &'t str,
+);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use bytes::Bytes;
+use flatout_engine::Quoted;
 use flatout_wire::date;
 
 use super::listing::{Item, escape};
@@ -12,11 +13,12 @@ pub(crate) fn json(items: &[Item<'_>]) -> Bytes {
     let mut out = String::from("[");
     for (at, item) in items.iter().enumerate() {
         let Item { name, modified, bytes } = item;
-        let (name, date) = (quoted(&name.to_string_lossy()), date::format(*modified));
+        let (name, date) = (name.to_string_lossy(), date::format(*modified));
         let date = String::from_utf8_lossy(&date);
         let (comma, kind) = (if at == 0 { "" } else { "," }, kind(item));
         // Writing to a `String` cannot fail.
-        let _ = write!(out, "{comma}\n{{ \"name\":{name}, \"type\":\"{kind}\", \"mtime\":\"{date}\"");
+        let _ =
+            write!(out, "{comma}\n{{ \"name\":{}, \"type\":\"{kind}\", \"mtime\":\"{date}\"", Quoted(&name));
         let _ = match bytes {
             Some(bytes) => write!(out, ", \"size\":{bytes} }}"),
             None => write!(out, " }}"),
@@ -43,29 +45,11 @@ fn kind(item: &Item<'_>) -> &'static str {
     if item.bytes.is_some() { "file" } else { "directory" }
 }
 
-/// A string of JSON (RFC 8259, section 7).
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for char in text.chars() {
-        match char {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            char if char.is_control() => {
-                // The controls are in the basic plane.
-                let _ = write!(out, "\\u{:04x}", char as u32);
-            }
-            char => out.push(char),
-        }
-    }
-    out.push('"');
-    out
-}
-
 /// The text of an element. XML 1.0 has no way to write most control characters.
 fn xml_text(text: &str) -> String {
     let visible: String =
         text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect();
-    escape(&visible).replace("&#39;", "'")
+    escape(&visible)
 }
 
 #[cfg(test)]
@@ -88,7 +72,7 @@ mod tests {
         assert_eq!(
             text(json(&items())),
             "[\n{ \"name\":\"d\", \"type\":\"directory\", \"mtime\":\"Sun, 06 Nov 1994 08:49:37 GMT\" },\n\
-             { \"name\":\"a\\\"\\\\\\u000a'<\", \"type\":\"file\", \"mtime\":\"Sun, 06 Nov 1994 08:49:37 GMT\", \"size\":42 },\n\
+             { \"name\":\"a\\\"\\\\\\n'<\", \"type\":\"file\", \"mtime\":\"Sun, 06 Nov 1994 08:49:37 GMT\", \"size\":42 },\n\
              { \"name\":\"\u{444}\", \"type\":\"file\", \"mtime\":\"Sun, 06 Nov 1994 08:49:37 GMT\", \"size\":0 }\n]\n"
         );
         assert_eq!(text(json(&[])), "[\n]\n");
@@ -99,7 +83,7 @@ mod tests {
         assert_eq!(
             text(xml(&items())),
             "<?xml version=\"1.0\"?>\n<list>\n<directory mtime=\"1994-11-06T08:49:37Z\">d</directory>\n\
-             <file mtime=\"1994-11-06T08:49:37Z\" size=\"42\">a&quot;\\\u{fffd}'&lt;</file>\n\
+             <file mtime=\"1994-11-06T08:49:37Z\" size=\"42\">a&quot;\\\u{fffd}&#39;&lt;</file>\n\
              <file mtime=\"1994-11-06T08:49:37Z\" size=\"0\">\u{444}</file>\n</list>\n"
         );
     }
