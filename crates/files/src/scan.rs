@@ -114,19 +114,16 @@ fn merge(path: &Path, known: &mut Known, seen: Known, found: &mut ScanResult) {
             (Some(Thing::Folder(_)), Thing::Folder(_)) => true,
             _ => false,
         };
-        if let Thing::Folder(_) = &thing
-            && same
-        {
-            known.insert(path, thing);
-        } else if !same {
+        if !same {
             found.changed = true;
             if let Thing::File(entry) = &thing {
                 found.new.push(entry.clone());
             }
-            if let Some(Thing::File(entry)) = known.insert(path, thing) {
-                found.gone.push(entry);
+            if let Some(Thing::File(entry)) = known.get(&path) {
+                found.gone.push(entry.clone());
             }
         }
+        known.insert(path, thing);
     }
 }
 

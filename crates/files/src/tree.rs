@@ -62,11 +62,11 @@ impl Tree {
             self.nodes.insert(key(path, false), Node::Folder);
         }
         // A folder with the name of an index file is ignored.
-        let mut indexes = plan.index.iter().filter_map(|name| match known.get(&path.join(name)) {
+        let index = plan.index.iter().find_map(|name| match known.get(&path.join(name)) {
             Some(Thing::File(index)) => Some(index),
             _ => None,
         });
-        let node = match indexes.next() {
+        let node = match index {
             Some(index) => Node::File(index.clone()),
             None => match listing::listing(plan.listing, path, known) {
                 Some(listing) => Node::Listing(listing),
