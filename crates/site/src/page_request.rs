@@ -59,14 +59,12 @@ impl PageRequest {
         if head.method != Method::Head {
             head.method = Method::Get;
         }
-        let mut request = Request::detached(head, &self.path, RequestBody::NONE);
+        let announced = self.announced.as_ref();
+        let mut request = Request::detached_behind(announced, head, &self.path, RequestBody::NONE);
         request.peer = self.peer;
         request.listener = self.listener;
         request.number = self.number;
         request.tls = self.is_tls.then_some(Tls::UNKNOWN);
-        if let Some(announced) = &self.announced {
-            request.announce(announced);
-        }
         let mut progress = Progress::new();
         progress.identity = Identity {
             user: self.user.clone(),

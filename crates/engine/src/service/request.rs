@@ -10,17 +10,6 @@ use super::stream::BodyStream;
 use super::ticket::Ticket;
 use crate::secured::Secured;
 
-/// For requests without a connection.
-impl Park for Rc<Announced> {
-    fn park(&self) -> ExchangeKey {
-        ExchangeKey::none()
-    }
-
-    fn announced(&self) -> Option<Rc<Announced>> {
-        Some(self.clone())
-    }
-}
-
 /// One request: borrowed from the worker's read buffer for the duration of the call.
 pub struct Request<'a> {
     /// Method, target, version and fields.
@@ -146,12 +135,12 @@ impl<'a> Tls<'a> {
     }
 }
 
-/// What a PROXY protocol header says of a connection.
+/// The addresses in a connection's PROXY protocol header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announced {
-    /// The client, if it says so.
+    /// The client, if present.
     pub source: Option<SocketAddr>,
-    /// The address to which the client has connected, if it says so.
+    /// The address to which the client has connected, if present.
     pub target: Option<SocketAddr>,
     /// The peer that has sent the header; `None` on a Unix socket.
     pub peer: Option<SocketAddr>,
@@ -162,6 +151,17 @@ pub(crate) trait Park {
     fn park(&self) -> ExchangeKey;
 
     fn announced(&self) -> Option<Rc<Announced>>;
+}
+
+/// For detached requests: they have no exchange.
+impl Park for Rc<Announced> {
+    fn park(&self) -> ExchangeKey {
+        ExchangeKey::none()
+    }
+
+    fn announced(&self) -> Option<Rc<Announced>> {
+        Some(self.clone())
+    }
 }
 
 impl<'a> Request<'a> {
@@ -180,12 +180,18 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Gives a detached request what the header of a connection said.
-    pub fn announce(&mut self, announced: &'a Rc<Announced>) {
-        self.parking = Some(announced);
+    /// The same with the addresses in the header of another request's connection, if that had one.
+    pub fn detached_behind(
+        announced: Option<&'a Rc<Announced>>,
+        head: Head<'a>,
+        path: &'a [u8],
+        body: RequestBody<'a>,
+    ) -> Request<'a> {
+        let parking = announced.map(|announced| announced as &dyn Park);
+        Request { parking, ..Request::detached(head, path, body) }
     }
 
-    /// What the PROXY protocol header of its connection says; `None` if there was none. Requests do not carry it: it is looked up.
+    /// The addresses in its connection's PROXY protocol header; `None` without one. Requests do not carry it: it is looked up.
     pub fn announced(&self) -> Option<Rc<Announced>> {
         self.parking?.announced()
     }

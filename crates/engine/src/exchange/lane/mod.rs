@@ -55,7 +55,7 @@ pub(super) struct Inner {
     bodies: RefCell<(Arc<AtomicU64>, u64)>,
     /// The server's limit for one request body.
     body_bytes_max: Cell<u64>,
-    /// What the PROXY protocol headers of connections say; as many as there are such connections.
+    /// The addresses in PROXY protocol headers; as many as there are connections with one.
     announced: RefCell<HashMap<Key, Rc<Announced>>>,
     set: Set,
 }
@@ -165,7 +165,7 @@ impl Lane {
         self.0.permits.issue_inherited()
     }
 
-    /// What the PROXY protocol header of a connection says.
+    /// The addresses in a connection's PROXY protocol header.
     pub(crate) fn announced(&self, connection: Key) -> Option<Rc<Announced>> {
         self.0.announced.borrow().get(&connection).cloned()
     }
