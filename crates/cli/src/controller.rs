@@ -12,11 +12,11 @@ use flatout_controller::{
 };
 use flatout_engine::Address;
 use flatout_engine::tls::Identity;
+use flatout_lane::process::host_name;
 use flatout_server::Plan;
 
 use crate::Failure;
 use crate::command::{Command, VERSION};
-use crate::data_plane::host_name;
 use crate::serve::welcome;
 
 pub(crate) const COMMAND: Command = Command {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, ArgMatches, ValueHint, value_parser};
 use flatout_controller::{DataPlane, DataPlaneCredentials, DataPlaneSettings, follow_controller};
+use flatout_lane::process::host_name;
 
 use crate::Failure;
 use crate::command::{Command, VERSION};
@@ -94,9 +95,4 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let started = follow_controller(data_plane, base(matches)?, VERSION)?;
     Ok(started.run(Some(&welcome::welcome))?)
-}
-
-/// The name of the host; in a pod, it is the pod's.
-pub(crate) fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }

@@ -37,6 +37,11 @@ pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// The name of the host, which in a pod is the pod's; empty if it cannot be read.
+pub fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
 /// How to end a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use flatout_engine::{bug, sent_request_id};
+use flatout_lane::process::host_name;
 use flatout_prerender::{Crawler, crawler};
 use flatout_wire::target::encode_path;
 use flatout_wire::{Head, Version};
@@ -108,7 +109,7 @@ impl View<'_> {
             Variable::Http2 if head.version != Version::Http2 => b"",
             Variable::Http2 if self.request.is_some_and(|request| request.tls.is_some()) => b"h2",
             Variable::Http2 => b"h2c",
-            Variable::HostName => host_name().as_bytes(),
+            Variable::HostName => HOST_NAME.as_bytes(),
             _ => return None,
         })
     }
@@ -224,13 +225,7 @@ fn write_port(address: Option<SocketAddr>, out: &mut Vec<u8>) -> io::Result<()> 
 }
 
 /// The name of this machine, as it was when it was first used.
-fn host_name() -> &'static str {
-    static NAME: LazyLock<String> = LazyLock::new(|| {
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        name.trim().to_ascii_lowercase()
-    });
-    &NAME
-}
+static HOST_NAME: LazyLock<String> = LazyLock::new(|| host_name().to_ascii_lowercase());
 
 /// The port of an authority, if it has one.
 fn port_of(authority: &[u8]) -> Option<&[u8]> {

@@ -6,6 +6,8 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use flatout_lane::process::host_name;
+
 use super::clock::iso_time;
 use super::sink::Written;
 
@@ -80,9 +82,9 @@ impl Syslog {
     }
 
     fn open(address: SyslogAddress) -> io::Result<Syslog> {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let is_printable = |host: &&str| !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
-        let host = Some(host.trim()).filter(is_printable).unwrap_or("-").to_owned();
+        let is_printable =
+            |host: &String| !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
+        let host = Some(host_name()).filter(is_printable).unwrap_or_else(|| "-".to_owned());
         let socket = Some(Socket::connect(&address)?);
         Ok(Syslog { address, socket, host, message: Vec::new() })
     }
