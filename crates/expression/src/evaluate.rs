@@ -30,7 +30,7 @@ impl<F> Test<F> {
                 .is_some_and(|address| networks.iter().any(|network| network.contains(address))),
             Test::Parts(place, text, part) => place.fits(&text.value(facts), &part.value(facts)),
             Test::Matches(text, expression) => expression.is_match(&text.value(facts)),
-            Test::File(test, path) => test.holds(&path.value(facts)),
+            Test::File(test, path) => facts.file(*test, &path.value(facts)),
             Test::Conditional(parts) => {
                 let (condition, one, other) = &**parts;
                 if condition.holds(facts) { one.holds(facts) } else { other.holds(facts) }

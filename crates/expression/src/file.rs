@@ -1,4 +1,4 @@
-//! Questions about files. Each is a system call, which waits for a slow volume: `explain --cost` counts it as many steps.
+//! File tests. Each is a system call, which waits for a slow volume: `explain --cost` counts it as many steps.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,11 +8,14 @@ use std::path::Path;
 /// What such a call costs, beside steps of some nanoseconds.
 pub(crate) const STEPS: usize = 20;
 
-/// What is asked about a file.
+/// A test of the file at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FileTest {
+pub enum FileTest {
+    /// It is a regular file.
     File,
+    /// It is a folder.
     Folder,
+    /// It exists.
     Anything,
     /// Its owner may execute it.
     Executable,
@@ -31,7 +34,7 @@ impl FileTest {
     }
 
     /// Whether this is true for the file at a path; never for a relative one, and for one that cannot be reached.
-    pub(crate) fn holds(self, path: &[u8]) -> bool {
+    pub fn holds(self, path: &[u8]) -> bool {
         let path = Path::new(OsStr::from_bytes(path));
         let Some(metadata) = path.is_absolute().then(|| path.metadata().ok()).flatten() else { return false };
         match self {

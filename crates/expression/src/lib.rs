@@ -47,6 +47,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 pub use compiled::{Condition, Expression};
+pub use file::FileTest;
 
 /// The longest expression.
 pub const EXPRESSION_BYTES_MAX: usize = 8 << 10;
@@ -112,6 +113,11 @@ pub trait Facts<F> {
 
     /// Whether an entry of a table exists.
     fn has(&self, fact: &F) -> bool;
+
+    /// The result of a file test. Conditions of one request often share it, and it is a system call: facts can remember it.
+    fn file(&self, test: FileTest, path: &[u8]) -> bool {
+        test.holds(path)
+    }
 }
 
 /// What is wrong with an expression, and where.

@@ -445,7 +445,7 @@ proptest! {
 }
 
 #[test]
-fn tests_of_files_are_dear_steps() {
+fn tests_of_files_cost_many_steps() {
     let condition = Condition::parse("('/' + path).exists() && '/proc'.isDirectory()", &request()).unwrap();
     assert_eq!(condition.facts(), ["path"]);
     assert!(condition.steps() >= 40, "{}", condition.steps());

@@ -5,13 +5,16 @@ use std::cell::{OnceCell, RefCell};
 use std::net::IpAddr;
 
 use flatout_engine::{Tls, request_random};
-use flatout_expression::Facts;
+use flatout_expression::{Facts, FileTest};
 use flatout_lane::clock;
 use flatout_prerender::wants_page;
 
 use super::maps::Tables;
 use super::plan::{Condition, Variable};
 use super::render::{Paths, View};
+
+/// File tests whose results a request remembers.
+const FILE_TESTS_MAX: usize = 16;
 
 /// What a text or a condition depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -118,6 +121,8 @@ struct NotedValues {
     values: RefCell<Vec<(usize, Vec<u8>)>>,
     moment: OnceCell<RequestMoment>,
     tls: OnceCell<Option<TlsNoted>>,
+    /// The results of file tests, with their paths.
+    file_tests: RefCell<Vec<(FileTest, Vec<u8>, bool)>>,
 }
 
 /// What is noted of a TLS connection.
@@ -186,6 +191,19 @@ impl Noted {
         self.noted().values.borrow_mut().push((set, value));
     }
 
+    /// The result of a file test. A route and the rewrites before it often have the same ones, and each is a system call.
+    fn file(&self, test: FileTest, path: &[u8]) -> bool {
+        let mut known = self.noted().file_tests.borrow_mut();
+        if let Some((.., result)) = known.iter().find(|(this, at, _)| *this == test && at == path) {
+            return *result;
+        }
+        let result = test.holds(path);
+        if known.len() < FILE_TESTS_MAX {
+            known.push((test, path.to_vec(), result));
+        }
+        result
+    }
+
     /// The same moment for another reading of a path, whose values may differ.
     pub(crate) fn of_reading(&self) -> Noted {
         let noted = NotedValues { moment: self.moment().into(), ..NotedValues::default() };
@@ -232,5 +250,32 @@ impl Facts<Variable> for View<'_> {
 
     fn has(&self, fact: &Variable) -> bool {
         self.has_entry(fact)
+    }
+
+    fn file(&self, test: FileTest, path: &[u8]) -> bool {
+        self.noted.file(test, path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn file_tests_are_made_once_a_request() {
+        let path = std::env::temp_dir().join(format!("flatout-file-test-{}", std::process::id()));
+        let (noted, path_bytes) = (Noted::default(), path.as_os_str().as_bytes());
+        std::fs::write(&path, "").unwrap();
+        assert!(noted.file(FileTest::File, path_bytes) && !noted.file(FileTest::Folder, path_bytes));
+        std::fs::remove_file(&path).unwrap();
+        assert!(noted.file(FileTest::File, path_bytes), "it is remembered");
+        assert!(!noted.file(FileTest::Anything, path_bytes), "another test is not");
+        assert!(!Noted::default().file(FileTest::File, path_bytes), "nor is one of another request");
+        for number in 0..2 * FILE_TESTS_MAX {
+            noted.file(FileTest::File, format!("/{number}").as_bytes());
+        }
+        assert_eq!(noted.noted().file_tests.borrow().len(), FILE_TESTS_MAX);
     }
 }
