@@ -20,8 +20,8 @@ pub(super) const LISTEN_KEYS: &[Key] = &[
         default: "on if client-address is proxy-protocol, else off",
         help: "expect a PROXY protocol header (version 1 or 2) with the client's address at the start of each connection; \
                accepted from trusted-proxies only: other connections are closed, and so are those whose header is missing, \
-               malformed, longer than 4096 bytes or later than 5 seconds; untrusted: accepted from everybody, and only variables \
-               such as $proxy_protocol_addr have what it says",
+               malformed, longer than 4096 bytes or later than 5 seconds; untrusted: accepted from any peer; the client stays \
+               the peer of the connection, and the header is available only in variables such as $proxy_protocol_addr",
     },
     Key {
         name: "default",
