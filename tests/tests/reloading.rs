@@ -329,7 +329,8 @@ cache-bypass "$http_x_a"
 cache-no-store "$http_x_a"
 cache-min-uses 2
 cache-ignore "Expires"
-cache-stale "1s"
+cache-stale "1s" 503
+cache-updating "1s"
 prerender
 prerender-for ai=off
 prerender-when "method == 'GET'"
@@ -423,6 +424,7 @@ connections-per-address 300
 requests-per-connection 3
 http2 off
 streams 3
+stream-window "1MiB"
 backlog 300
 nodelay off
 tcp-keepalive "3s"

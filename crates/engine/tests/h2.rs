@@ -569,6 +569,45 @@ fn slow_clients_are_disconnected() {
 }
 
 #[test]
+fn the_window_for_request_bodies_is_configurable() {
+    const BYTES: usize = 200 << 10;
+    let unsent_bytes = |limits: Limits| {
+        let (running, _heard) = serving(limits);
+        let mut client = H2Client::new(running.connect());
+        // Its response comes behind the server's SETTINGS.
+        let first = client.get("/a");
+        client.finish(first);
+        let upload = client.upload(Method::Post, "/a", &[]);
+        client.say(upload, &[b'x'; BYTES]);
+        client.send();
+        client.unsent_bytes(upload)
+    };
+    assert_eq!(unsent_bytes(Limits::default()), BYTES - (64 << 10));
+    assert_eq!(unsent_bytes(Limits { stream_window_bytes: 1 << 20, ..Limits::default() }), 0);
+}
+
+/// A request soon after another one has the whole window of its own.
+#[test]
+fn the_rate_of_a_request_is_measured_from_its_beginning() {
+    let (running, _heard) = serving(Limits::default());
+    let mut client = H2Client::new(running.connect());
+    let first = client.get("/a");
+    assert_eq!(client.finish(first).status, 200);
+    let second = client.upload(Method::Post, "/a", &[]);
+    client.send();
+    // Longer than a connection without streams keeps its memory, and shorter than the window.
+    client.socket.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();
+    let mut buffer = [0; 4096];
+    while client.socket.read(&mut buffer).is_ok_and(|count| count > 0) {
+        assert!(!buffer.windows(8).any(|bytes| bytes == b"too slow"));
+    }
+    client.socket.set_read_timeout(Some(TIME_MAX)).unwrap();
+    client.say(second, b"Hello");
+    client.end(second);
+    assert_eq!(client.finish(second).status, 200);
+}
+
+#[test]
 fn preface_after_a_request_is_refused() {
     let (running, _heard) = serving(Limits::default());
     let answers = running.all([&support::get("/a").into_bytes()[..], PREFACE].concat());

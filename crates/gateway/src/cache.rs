@@ -19,6 +19,10 @@ pub struct Rules {
     pub ignores_requests: bool,
     /// How long a stale response may replace one from an unreachable upstream.
     pub stale_time: Duration,
+    /// Statuses of the upstream that it may replace too.
+    pub stale_statuses: Vec<RangeInclusive<u16>>,
+    /// How long a stale response may be served while it is fetched again; the response may allow more.
+    pub updating_time: Duration,
     /// The size of slices: ranges of responses that are not stored are fetched as aligned slices of this size, which
     /// are stored; `None` forwards them. Slices larger than a sixteenth of the cache's memory are not stored, and
     /// such ranges forwarded.
@@ -44,6 +48,8 @@ impl Default for Rules {
             ignored: Ignored::default(),
             ignores_requests: false,
             stale_time: Duration::from_secs(60),
+            stale_statuses: Vec::new(),
+            updating_time: Duration::ZERO,
             slice_bytes: None,
             says_status: true,
         }
@@ -61,11 +67,20 @@ impl Rules {
         seconds(self.stale_time)
     }
 
+    /// Whether a stale response may replace one of the upstream with this status.
+    pub fn is_replaced(&self, status: u16) -> bool {
+        self.stale_statuses.iter().any(|these| these.contains(&status))
+    }
+
     /// The rules for responses with a status.
     pub fn of(&self, status: u16) -> flatout_wire::cache::Rules {
         let named =
             self.valid.iter().find(|valid| valid.statuses.iter().any(|these| these.contains(&status)));
-        flatout_wire::cache::Rules { validity: named.map(|valid| seconds(valid.time)), ignored: self.ignored }
+        flatout_wire::cache::Rules {
+            validity: named.map(|valid| seconds(valid.time)),
+            while_revalidate: seconds(self.updating_time),
+            ignored: self.ignored,
+        }
     }
 }
 

@@ -537,6 +537,50 @@ fn a_stale_response_is_served_while_it_is_refreshed() {
     }
 }
 
+/// The response says nothing about it; a rule does.
+#[test]
+fn a_rule_has_stale_responses_served_while_they_are_refreshed() {
+    let (address, asked) = numbering("Cache-Control: max-age=5\r\nAge: 6\r\n");
+    let rules = Rules { updating_time: Duration::from_secs(60), ..Rules::default() };
+    let server = Cached::with(one(address), rules, 1 << 20);
+    assert!(is(&server.get("/", ""), "MISS"));
+    let stale = server.get("/", "");
+    assert!(is(&stale, "STALE") && body_of(&stale) == "body 0000", "{stale}");
+    for _ in 0..2 {
+        asked.recv_timeout(Duration::from_secs(30)).unwrap();
+    }
+    while body_of(&server.get("/", "")) == "body 0000" {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_stale_response_stands_in_for_the_statuses_of_a_rule() {
+    let answers = || {
+        let count = AtomicUsize::new(0);
+        upstream(move |_, mut stream| {
+            if read_request(&mut stream).is_none() {
+                return;
+            }
+            let response = match count.fetch_add(1, Ordering::SeqCst) {
+                0 => "HTTP/1.1 200 OK\r\nCache-Control: max-age=5\r\nAge: 6\r\nContent-Length: 2\r\n\r\nok",
+                1 => "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n",
+                _ => "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n",
+            };
+            stream.write_all(response.as_bytes()).unwrap();
+        })
+    };
+    let rules = Rules { stale_statuses: vec![429..=429], ..Rules::default() };
+    let server = Cached::with(one(answers()), rules, 1 << 20);
+    assert!(is(&server.get("/", ""), "MISS"));
+    let stale = server.get("/", "");
+    assert!(is(&stale, "STALE") && body_of(&stale) == "ok", "{stale}");
+    assert!(server.get("/", "").starts_with("HTTP/1.1 500 "), "no rule names it");
+    let server = Cached::of(one(answers()));
+    assert!(is(&server.get("/", ""), "MISS"));
+    assert!(server.get("/", "").starts_with("HTTP/1.1 429 "), "without the rule");
+}
+
 #[test]
 fn unsafe_requests_invalidate() {
     let (address, _asked) =

@@ -275,10 +275,7 @@ impl ResponseSink for Fill {
         }
         match &self.stale {
             Some(stale) if status == Status::NOT_MODIFIED => return self.revalidated(lane, stale, &response),
-            Some(stale)
-                if matches!(status.code(), 500 | 502 | 503 | 504)
-                    && stale.policy.stands_in(&self.order.directives, now_ms, None) =>
-            {
+            Some(stale) if self.may_replace(stale, status, by, now_ms) => {
                 return self.fail(lane, response, by);
             }
             _ => {}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use flatout_engine::{Lane, Response};
 use flatout_lane::clock;
+use flatout_wire::Status;
 use flatout_wire::cache::{Policy, StorageDecision, initial_age, is_kept_on_update, is_stored};
 
 use super::fill::Fill;
@@ -19,9 +20,8 @@ impl Fill {
         let now_ms = clock::unix_milliseconds();
         let status = response.status();
         self.settle(Outcome::Failed(status));
-        let cut_off = (by == ResponseOrigin::Here).then(|| self.order.rules.stale_seconds());
         match &self.stale {
-            Some(stale) if stale.policy.stands_in(&self.order.directives, now_ms, cut_off) => {
+            Some(stale) if self.may_replace(stale, status, by, now_ms) => {
                 let ttl = Some(stale.policy.fresh_for(now_ms));
                 let cache_status =
                     CacheStatus { ttl, detail: Some("error"), ..CacheStatus::of(CacheOutcome::Stale) };
@@ -33,6 +33,15 @@ impl Fill {
             }
         }
         Disposition::Consumed(false)
+    }
+
+    /// Whether a stale response may replace this one.
+    pub(crate) fn may_replace(&self, stale: &Entry, status: Status, by: ResponseOrigin, now_ms: u64) -> bool {
+        let rules = &self.order.rules;
+        let is_named = by == ResponseOrigin::Here || rules.is_replaced(status.code());
+        let is_failure = is_named || matches!(status.code(), 500 | 502 | 503 | 504);
+        let cut_off = is_named.then(|| rules.stale_seconds());
+        is_failure && stale.policy.stands_in(&self.order.directives, now_ms, cut_off)
     }
 
     /// The stale response is still valid: updates it with the fields of the 304.

@@ -213,10 +213,16 @@ fn of_cache(lines: &mut Lines, plan: &Plan, cached: &Cached) {
         lines.line("cache", format!("from request {} for it on", rules.uses_min));
     }
     if !rules.stale_time.is_zero() {
-        lines.line(
-            "cache",
-            format!("a stale response is used for {} if the upstream fails", format::time(rules.stale_time)),
-        );
+        let statuses = match rules.stale_statuses.is_empty() {
+            true => String::new(),
+            false => format!(" or responds with {}", format::statuses(&rules.stale_statuses)),
+        };
+        let time = format::time(rules.stale_time);
+        lines.line("cache", format!("a stale response is used for {time} if the upstream fails{statuses}"));
+    }
+    if !rules.updating_time.is_zero() {
+        let time = format::time(rules.updating_time);
+        lines.line("cache", format!("a stale response is used for {time} while it is fetched again"));
     }
     if let Some(bytes) = rules.slice_bytes {
         lines.line("cache", format!("ranges are fetched in slices of {}", format::bytes(bytes)));

@@ -41,12 +41,13 @@ pub(super) fn set_deadline(serving: &mut Serving, connection: &mut Connection, s
     }
     if session.machine.streams_count() > 0 {
         // The rate window begins with the first stream; the rate is judged when the window ends.
-        if session.is_beginning || connection.deadline > now + serving.window_ticks {
+        if !session.has_window || connection.deadline > now + serving.window_ticks {
             begin_rate(serving, connection, session);
         }
-        session.is_beginning = false;
+        (session.has_window, session.is_beginning) = (true, false);
         return;
     }
+    session.has_window = false;
     if is_at_rest(connection, session) {
         session.is_beginning = false;
         session.idle_until = now + serving.idle_ticks;

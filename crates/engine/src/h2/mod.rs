@@ -36,6 +36,9 @@ use crate::output::{Pace, Piece};
 use crate::plan::Limits;
 use crate::record::Record;
 
+/// The streams of a connection whose whole windows its own window allows.
+const STREAMS_OF_WINDOW: u32 = 4;
+
 /// Memory of all responses of one connection that wait for windows, above which new requests are refused (and may be
 /// retried). Files, and bytes that are shared, do not count.
 const WAITING_BYTES_MAX: u64 = 4 << 20;
@@ -64,6 +67,8 @@ pub(crate) struct Session {
     held_back_at: Option<Ticks>,
     /// The rest of a preface or of a head is awaited.
     is_beginning: bool,
+    /// The client's rate is measured since the first of its streams.
+    has_window: bool,
 }
 
 /// A stream that waits: for its body, for its response, or for room to send it.
@@ -125,6 +130,8 @@ impl Session {
         let limits = MachineLimits {
             head: heads,
             streams_max: limits.streams_max,
+            stream_window: limits.stream_window_bytes,
+            connection_window: limits.stream_window_bytes.saturating_mul(STREAMS_OF_WINDOW),
             connect_protocol: limits.http2_websockets,
             ..MachineLimits::default()
         };
@@ -139,6 +146,7 @@ impl Session {
             refilled_at: now,
             held_back_at: None,
             is_beginning: true,
+            has_window: false,
         }
     }
 

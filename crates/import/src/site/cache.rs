@@ -87,11 +87,23 @@ impl<'d> Import<'d> {
         }
         self.slice(chain, lines);
         lines.setting(ignored(chain, &named("ignore_headers")));
-        let is_stale_used = !["", "off"].contains(&chain.word(&named("cache_use_stale")));
-        let stale = if is_stale_used { inactive.as_str() } else { "0s" };
-        lines.setting(format!("cache-stale {}", text(stale)));
+        self.stale(chain.list(&[&named("cache_use_stale")]), &inactive, lines);
         if !chain.list(&["add_header"]).into_iter().any(is_cache_status) {
             lines.setting("cache-status off".to_owned());
+        }
+    }
+
+    /// When stale responses are used: as long as nginx keeps them.
+    fn stale(&mut self, used: Vec<&'d Directive>, inactive: &str, lines: &mut Lines) {
+        let words: Vec<&str> = used.iter().flat_map(|directive| directive.texts()).collect();
+        let has = |word: &str| words.contains(&word);
+        let statuses: Vec<&str> = words.iter().filter_map(|word| word.strip_prefix("http_")).collect();
+        let is_for_failures = has("error") || has("timeout") || has("invalid_header") || !statuses.is_empty();
+        let stale = if is_for_failures { inactive } else { "0s" };
+        let statuses: String = statuses.iter().map(|status| format!(" {status}")).collect();
+        lines.setting(format!("cache-stale {}{statuses}", text(stale)));
+        if has("updating") {
+            lines.setting(format!("cache-updating {}", text(inactive)));
         }
     }
 

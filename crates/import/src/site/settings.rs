@@ -9,6 +9,10 @@ use super::{Import, expires, values};
 /// The most names of `index` here.
 const INDEX_NAMES_MAX: usize = 16;
 
+/// Bytes of a body that clients of HTTP/2 send before they are taken, here and in nginx, and the most that is possible here.
+const WINDOW_BYTES: u64 = 64 << 10;
+const WINDOW_BYTES_MAX: u64 = 16 << 20;
+
 /// The largest head that is possible here.
 const HEAD_BYTES_MAX: u64 = 48 << 10;
 
@@ -229,6 +233,11 @@ fn of_process(directive: &Directive) -> Option<Option<String>> {
         "keepalive_requests" => {
             word.parse().ok().map(|count: u32| format!("requests-per-connection {count}"))
         }
+        "http2_max_concurrent_streams" => word.parse().ok().map(|count: u32| format!("streams {count}")),
+        "http2_body_preread_size" => values::bytes(word).map(|bytes| match bytes > WINDOW_BYTES {
+            true => format!("stream-window {}", bytes.min(WINDOW_BYTES_MAX)),
+            false => String::new(),
+        }),
         "client_header_timeout" => timed("head-time"),
         "tcp_nodelay" => Some(if word == "off" { "nodelay off".to_owned() } else { String::new() }),
         "large_client_header_buffers" => values::bytes(directive.word(1)).and_then(|each| {

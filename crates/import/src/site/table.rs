@@ -144,7 +144,7 @@ const LEFT: &[(&str, &str)] = &[
     ("geo", "only maps with plain text are supported"),
     ("grpc_", "there is no equivalent"),
     ("http2_chunk_size", ""),
-    ("http2_body_preread_size", ""),
+    ("http2_body_preread_size", "use the setting stream-window"),
     ("http2_max_concurrent_streams", "use the setting streams"),
     ("http2", "HTTP/2 is on unless the setting http2 turns it off"),
     ("http3", "HTTP/3 is not supported yet"),

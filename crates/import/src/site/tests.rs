@@ -283,7 +283,11 @@ fn caches_are_converted() {
              proxy_cache_bypass $cookie_s $arg_nocache; proxy_no_cache $http_x; add_header X-Cache-Status $upstream_cache_status;",
             "        cache \"10m\"\n        cache-valid \"1m\" \"404\"\n        cache-valid \"10m\" \"301\" \"302\"\n        cache-valid \"5s\" \"201-599\"\n\
             \x20       cache-bypass \"$cookie_s\" \"$arg_nocache\"\n        cache-no-store \"$http_x\"\n        cache-min-uses 3\n\
-            \x20       cache-ignore request x-accel-expires set-cookie\n        cache-stale \"2h\"\n",
+            \x20       cache-ignore request x-accel-expires set-cookie\n        cache-stale \"2h\"\n        cache-updating \"2h\"\n",
+        ),
+        (
+            "proxy_cache a; proxy_cache_use_stale timeout http_500 http_429;",
+            "        cache \"0s\"\n        cache-ignore request\n        cache-stale \"2h\" 500 429\n        cache-status off\n        x-accel on\n",
         ),
         (
             "slice 1m; proxy_cache a; proxy_cache_key $uri$is_args$args$slice_range; proxy_set_header Range $slice_range; \

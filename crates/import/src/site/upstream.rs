@@ -47,6 +47,9 @@ impl<'d> Import<'d> {
         let mut settings = Vec::new();
         if family == "grpc" {
             settings.push(format!("protocol {}", if is_tls { "h2" } else { "h2c" }));
+            // Without `keepalive`, each request of nginx has a connection of its own. Behind an address that stands for many
+            // servers, all requests would otherwise go to the one that has accepted the connection.
+            settings.push(NO_POOL.to_owned());
         }
         self.upstream_with(authority, is_tls, family, settings, chain, lines)
     }

@@ -122,6 +122,17 @@ fn certificates_for_upstreams_and_names_are_converted() {
     assert!(!text.contains("not converted:"), "{text}");
 }
 
+/// Behind one address there may be many servers.
+#[test]
+fn grpc_without_keepalive_has_a_connection_for_each_request() {
+    let main = "http { http2_body_preread_size 1m; http2_max_concurrent_streams 50; upstream k { server k:1; keepalive 4; } \
+                server { listen 80; location /a { grpc_pass a:1; } location /k { grpc_pass k; } } }";
+    let text = imported(main).text;
+    assert!(text.contains("server \"a:1\"\n    protocol h2c\n    pool 0\n"), "{text}");
+    assert!(text.contains("server \"k:1\"\n    pool 4\n    protocol h2c\n}"), "{text}");
+    assert!(text.contains("stream-window 1048576\nstreams 50\n"), "{text}");
+}
+
 #[test]
 fn the_path_may_name_the_upstream() {
     let main =

@@ -59,6 +59,8 @@ pub struct Exchange {
 pub struct Rules {
     /// The lifetime, in seconds, of a response without its own; `None` if no rule names the status.
     pub validity: Option<u32>,
+    /// How long at least a response with a lifetime may be served stale while it is revalidated, in seconds.
+    pub while_revalidate: u32,
     /// Fields of the response to ignore.
     pub ignored: Ignored,
 }
@@ -183,11 +185,16 @@ pub fn store<'a>(
     }
     let lifetime = said.or(rules.validity.filter(|&seconds| seconds > 0)).unwrap_or_else(guessed);
     let is_strict = control.must_revalidate || control.proxy_revalidate;
+    // `s-maxage` limits what the response does not allow itself (RFC 9111 section 5.2.2.10).
+    let while_revalidate = match lifetime > 0 && control.s_maxage.is_none() {
+        true => rules.while_revalidate,
+        false => 0,
+    };
     let policy = Policy {
         stored_ms: exchange.response_ms,
         initial_age: initial_age(said_age(lines(b"age")), date, exchange.request_ms, exchange.response_ms),
         lifetime,
-        stale_while_revalidate: control.stale_while_revalidate.unwrap_or(0),
+        stale_while_revalidate: control.stale_while_revalidate.unwrap_or(0).max(while_revalidate),
         stale_if_error: control.stale_if_error.unwrap_or(0),
         is_validated_always: control.no_cache,
         is_never_stale: is_strict,
@@ -294,11 +301,35 @@ mod tests {
         assert_eq!((lifetime(200, &both), lifetime(299, &both)), (Ok(5), Err(Reason::NoStore)));
     }
 
+    /// The larger of the two times counts, and neither where the response is stale from the start.
+    #[test]
+    fn rules_may_allow_stale_responses_while_they_are_revalidated() {
+        let rules = Rules { while_revalidate: 30, ..Rules::default() };
+        for (control, expected) in [
+            ("max-age=5", 30),
+            ("max-age=5, stale-while-revalidate=7", 30),
+            ("max-age=5, stale-while-revalidate=70", 70),
+            ("max-age=0", 0),
+            ("max-age=0, stale-while-revalidate=7", 7),
+            ("s-maxage=5", 0),
+            ("s-maxage=5, stale-while-revalidate=7", 7),
+        ] {
+            let lines = [("Cache-Control", control), ("ETag", "\"a\"")];
+            let policy = stored(200, &lines, &NOW, &rules).unwrap().policy;
+            assert_eq!(policy.stale_while_revalidate, expected, "{control}");
+        }
+        let lines = [("Cache-Control", "max-age=5, must-revalidate")];
+        assert!(stored(200, &lines, &NOW, &rules).unwrap().policy.is_never_stale);
+    }
+
     /// Whatever the response says and the rules name.
     #[test]
     fn some_statuses_are_never_stored() {
-        let named =
-            Rules { validity: Some(30), ignored: Ignored { cache_control: true, ..Ignored::default() } };
+        let named = Rules {
+            validity: Some(30),
+            ignored: Ignored { cache_control: true, ..Ignored::default() },
+            ..Rules::default()
+        };
         let keyed = Exchange { has_authorization_key: true, ..NOW };
         let none = Rules::default();
         let lines = [("Cache-Control", "public, max-age=60"), ("ETag", "\"a\"")];
@@ -345,7 +376,7 @@ mod tests {
 
     #[test]
     fn rules_apply_to_responses_without_cache_control() {
-        let rules = Rules { validity: Some(30), ignored: Ignored::default() };
+        let rules = Rules { validity: Some(30), ..Rules::default() };
         let by = |code, lines: &[(&str, &str)], rules: &Rules| {
             stored(code, lines, &NOW, rules).map(|kept| kept.policy.lifetime)
         };

@@ -118,12 +118,26 @@ pub(in crate::serve) const CACHING: &[ServeSetting] = &[
     },
     ServeSetting {
         name: "cache-stale",
-        value: "TIME",
+        value: "TIME [STATUSES…]",
         default: "60s",
-        help: "how long a stale response may replace an upstream that fails; 0s only if the response allows it",
+        help: "how long a stale response may replace an upstream that fails, or whose response has one of these statuses, such as 10m 500-504 429; 0s only if the response allows it",
         set: |options, given| {
             let time = value::time(given.text())?;
-            options.caching.rules.stale_time = time;
+            let statuses = given.values().skip(1).map(|text| parse::statuses(text, 400..=599));
+            let statuses = statuses.collect::<Result<Vec<_>, _>>()?;
+            let rules = &mut options.caching.rules;
+            (rules.stale_time, rules.stale_statuses) = (time, statuses);
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "cache-updating",
+        value: "TIME",
+        default: "0s",
+        help: "how long a stale response is served at once while it is fetched again in the background; the response may allow longer (stale-while-revalidate), or forbid it",
+        set: |options, given| {
+            options.caching.rules.updating_time = value::time(given.text())?;
             Ok(())
         },
         ..ROUTES

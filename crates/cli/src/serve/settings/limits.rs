@@ -179,4 +179,16 @@ pub(in crate::serve) const LIMITS: &[ServeSetting] = &[
         },
         ..SERVERS
     },
+    ServeSetting {
+        name: "stream-window",
+        value: "BYTES",
+        default: "64KiB",
+        help: "bytes of a request body that an HTTP/2 client may send before they are taken, from 64KiB to 16MiB, and four times as many for all requests on its connection; uploads over long distances need more",
+        set: |options, given| {
+            let bytes = value::bytes(given.text())?;
+            options.server.limits.stream_window_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            Ok(())
+        },
+        ..SERVERS
+    },
 ];
