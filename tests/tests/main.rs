@@ -104,6 +104,8 @@ mod remote;
 mod request_buffering;
 #[path = "request_ids.rs"]
 mod request_ids;
+#[path = "response_trailers.rs"]
+mod response_trailers;
 #[path = "route_logs.rs"]
 mod route_logs;
 #[path = "rules.rs"]
@@ -120,6 +122,8 @@ mod servers_file;
 mod services;
 #[path = "sites.rs"]
 mod sites;
+#[path = "stub_status.rs"]
+mod stub_status;
 #[path = "tls.rs"]
 mod tls;
 #[path = "tls_passthrough.rs"]

@@ -125,3 +125,41 @@ fn peer_of_a_unix_listener_has_no_address() {
         assert_eq!(answers(&said, false)[0].text(), expected, "{header}");
     }
 }
+
+/// A route that trusts other proxies than its site: fields, PROXY headers of listeners that trust nobody, and of those that do.
+#[test]
+fn routes_have_clients_of_their_own() {
+    let routes = "route \"/field\" { trusted-proxies \"127.0.0.0/8\"; client-address \"X-Client\"; deny \"192.0.2.66\"; respond 200 \"$remote_addr\"; }\n\
+        route \"/header\" { trusted-proxies \"127.0.0.0/8\"; client-address proxy-protocol; deny \"198.51.100.7\"; \
+        respond 200 \"$remote_addr $remote_port\"; }\n\
+        route \"/nobody\" { trusted-proxies \"10.0.0.1\"; client-address proxy-protocol; respond 200 \"$remote_addr\"; }\n\
+        respond 200 \"$remote_addr\"\n";
+    for (mode, of_site) in [("untrusted", "127.0.0.1"), ("on", "203.0.113.5")] {
+        let folder = Folder::new();
+        let trusted = if mode == "on" { "trusted-proxies \"127.0.0.0/8\"\n" } else { "" };
+        folder.write("site.kdl", format!("listen \"127.0.0.1:0\" proxy-protocol={mode}\n{trusted}{routes}"));
+        let mut command = Command::new(program("flatout"));
+        command.arg("serve").arg("-c").arg(folder.0.join("site.kdl"));
+        let server = Server::start(command);
+        let got = |path: &str, source: &str, field: &str| {
+            let mut stream = server.connect();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let header = format!("PROXY TCP4 {source} 198.51.100.1 4711 443\r\n");
+            let request = format!(
+                "{header}GET {path} HTTP/1.1\r\nHost: t\r\nX-Client: {field}\r\nConnection: close\r\n\r\n"
+            );
+            stream.write_all(request.as_bytes()).unwrap();
+            let answer = answers(&read_to_close(&mut stream), false).remove(0);
+            (answer.status, answer.text())
+        };
+        let text = |path: &str| got(path, "203.0.113.5", "192.0.2.7").1;
+        assert_eq!(text("/"), of_site, "{mode}");
+        assert_eq!(text("/field"), "192.0.2.7", "{mode}");
+        assert_eq!(text("/header"), "203.0.113.5 4711", "{mode}");
+        assert_eq!(text("/nobody"), "127.0.0.1", "{mode}");
+        // The rules of the route are about its clients.
+        assert_eq!(got("/field", "203.0.113.5", "192.0.2.66").0, 403, "{mode}");
+        assert_eq!(got("/header", "198.51.100.7", "192.0.2.7").0, 403, "{mode}");
+        assert_eq!(got("/header", "203.0.113.5", "198.51.100.7").0, 200, "{mode}");
+    }
+}

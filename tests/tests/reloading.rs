@@ -203,7 +203,7 @@ fn every_port_speaks_after_an_upgrade_as_after_a_fresh_start() {
 }
 
 /// Words of a site file that are not settings.
-const BLOCKS: [&str; 12] = [
+const BLOCKS: [&str; 13] = [
     "site",
     "route",
     "files",
@@ -211,6 +211,7 @@ const BLOCKS: [&str; 12] = [
     "push",
     "redirect",
     "respond",
+    "stub-status",
     "reroute",
     "close",
     "upstream",
@@ -289,6 +290,7 @@ replace-types "text/*"
 request-param "A" "$host"
 request-header set "X-A" "b"
 response-header set "X-A" "b"
+response-trailer "X-A" "b"
 error-page 404 text="none"
 maintenance on except="127.0.0.1"
 try-files "{F}"

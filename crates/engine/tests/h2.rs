@@ -166,7 +166,7 @@ impl Service for Streams {
             }
             b"/pushed" => {
                 let key = request.park();
-                response.set_body(Body::Pushed);
+                response.set_body(Body::Pushed).trailer("X-First", "1");
                 tokio::task::spawn_local(async move {
                     for _ in 0..100 {
                         let mut piece = Bytes::from(vec![b'p'; 10_000]);
@@ -175,7 +175,7 @@ impl Service for Streams {
                             tokio::time::sleep(Duration::from_millis(1)).await;
                         }
                     }
-                    lane.end(key, b"");
+                    lane.end(key, b"X-Last: 2\r\n");
                 });
             }
             b"/take" => {
@@ -333,6 +333,9 @@ fn interim_responses_trailers_panics_and_aborted_bodies() {
     let got = client.finish(stream);
     assert_eq!((got.interims, got.status, &got.body[..]), (vec![103], 200, &b"hi"[..]));
     assert_eq!(got.trailers, [("x-sum".to_owned(), "7".to_owned())]);
+    let stream = client.get("/pushed");
+    let trailers = client.finish(stream).trailers;
+    assert_eq!(trailers, [("x-first".to_owned(), "1".to_owned()), ("x-last".to_owned(), "2".to_owned())]);
     let stream = client.get("/panic");
     assert_eq!(client.finish(stream).status, 500);
     let stream = client.get("/cut");

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use flatout_engine::Request;
 use flatout_wire::Head;
 
 use super::access::AccessList;
@@ -39,6 +40,21 @@ impl Clients {
         self.forwarded_client(head, peer, is_tls)
     }
 
+    /// The client for a route that does not know its clients as its site does: also if the listener has taken the peer from a PROXY
+    /// protocol header, or has not.
+    pub(crate) fn of_request(&self, request: &Request<'_>) -> Client {
+        let announced = request.announced();
+        let peer = announced.as_ref().map_or(request.peer, |announced| announced.peer);
+        let mut client = self.client(&request.head, peer, request.tls.is_some());
+        if self.from == AddressFrom::ProxyProtocol
+            && client.is_from_proxy
+            && let Some(source) = announced.and_then(|announced| announced.source)
+        {
+            client.address = Some(source.ip().to_canonical());
+        }
+        client
+    }
+
     fn forwarded_client(&self, head: &Head<'_>, peer: Option<IpAddr>, is_tls: bool) -> Client {
         let mut client = Client { address: peer, is_https: is_tls, is_early: false, is_from_proxy: true };
         match &self.from {
@@ -61,7 +77,7 @@ impl Clients {
                     client.address = address(value).or(peer);
                 }
             }
-            // The header came before the first request, and the engine has replaced the peer with it.
+            // The header came before the first request, and the engine has replaced the peer with it, if the site trusts it.
             AddressFrom::ProxyProtocol => {}
         }
         client

@@ -205,7 +205,12 @@ impl Compiled {
         let identity = Identity::default();
         let arrival = Arrival { listener: *listener, peer: *peer, is_tls: *is_tls };
         let origin = Origin { arrival, request: None, identity: &identity, rerouted: None };
-        let resolution = self.resolve(&head, path, &origin);
+        let mut resolution = self.resolve(&head, path, &origin);
+        let ruling = resolution.site.zip(resolution.ruling_route());
+        let ruling = ruling.and_then(|(site, route)| self.sites.get(site)?.routes.get(route));
+        if let Some(clients) = ruling.and_then(|route| route.guards.clients.as_ref()) {
+            resolution.client = clients.client(&head, *peer, *is_tls);
+        }
         let (conditions, steps) = self.explain_conditions(&head, path, &resolution, &identity);
         let text = |bytes: Cow<'_, [u8]>| String::from_utf8_lossy(&bytes).into_owned();
         Explained {

@@ -56,6 +56,7 @@ impl Uses {
             | Variable::Time
             | Variable::Random
             | Variable::RequestId
+            | Variable::RandomId
             | Variable::TraceParent => Uses::CONNECTION,
             Variable::User | Variable::AuthField(_) => Uses::USER,
             Variable::Status

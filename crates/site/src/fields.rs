@@ -2,6 +2,7 @@
 
 use flatout_engine::Response;
 use flatout_wire::Head;
+use flatout_wire::chunk::is_forbidden_trailer;
 use flatout_wire::field::{is_field_value, is_token};
 use regex::bytes::Regex;
 
@@ -47,6 +48,7 @@ enum Change {
     Add(Text),
     Default(Text),
     Remove,
+    Trailer(Text),
 }
 
 impl FieldRules {
@@ -107,6 +109,12 @@ impl FieldRules {
                 FieldChange::Add(template) => Change::Add(text(template)?),
                 FieldChange::Default(template) => Change::Default(text(template)?),
                 FieldChange::Remove => Change::Remove,
+                FieldChange::Trailer(_) if is_forbidden_trailer(name.as_bytes()) => {
+                    return Err(place.fault(format!(
+                        "`{name}` is read before the body, so it cannot be a trailer field; use response-header"
+                    )));
+                }
+                FieldChange::Trailer(template) => Change::Trailer(text(template)?),
             };
             if matches!(change, Change::Set(_) | Change::Remove) {
                 all.dropped.push(name.to_ascii_lowercase());
@@ -178,6 +186,12 @@ impl FieldRules {
             if rule.when == When::Success && !is_success {
                 continue;
             }
+            if let Change::Trailer(_) = rule.change {
+                if !value.is_empty() {
+                    response.trailer(&rule.name, value);
+                }
+                continue;
+            }
             let is_there = response.field(&rule.name).is_some();
             if is_there && matches!(rule.change, Change::Set(_) | Change::Remove) {
                 response.remove_header(&rule.name);
@@ -185,7 +199,7 @@ impl FieldRules {
             let adds = match rule.change {
                 Change::Set(_) | Change::Add(_) => true,
                 Change::Default(_) => !is_there,
-                Change::Remove => false,
+                Change::Remove | Change::Trailer(_) => false,
             };
             // A variable may produce an invalid value; that is no reason for a 500.
             if adds && !value.is_empty() && is_field_value(value) {
@@ -198,7 +212,9 @@ impl FieldRules {
 impl Rule {
     fn text(&self) -> Option<&Text> {
         match &self.change {
-            Change::Set(text) | Change::Add(text) | Change::Default(text) => Some(text),
+            Change::Set(text) | Change::Add(text) | Change::Default(text) | Change::Trailer(text) => {
+                Some(text)
+            }
             Change::Remove => None,
         }
     }
@@ -310,6 +326,33 @@ mod tests {
             let mut lines = Vec::new();
             response.write_fields(&mut lines);
             assert_eq!(String::from_utf8(lines).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn trailer_fields_follow_the_body() {
+        let trailer = |name: &str, value: &str| rule(name, FieldChange::Trailer(template(value)));
+        let rules = rules(&[
+            trailer("X-Sum", "$host"),
+            trailer("X-Status", "$status"),
+            trailer("X-Empty", "$http_none"),
+            FieldRule { when: When::Success, ..trailer("X-Fine", "yes") },
+        ]);
+        for (status, expected) in [
+            (Status::OK, "X-Sum: a.example\r\nX-Status: 200\r\nX-Fine: yes\r\n"),
+            (Status::NOT_FOUND, "X-Sum: a.example\r\nX-Status: 404\r\n"),
+        ] {
+            let mut response = Response::with_status(status);
+            response.header("X-Sum", "in the head");
+            let values = with_view(|_, view| rules.rendered(view));
+            rules.apply(&values, Making { by: ResponseOrigin::Here, notes: None }, &mut response);
+            assert_eq!(String::from_utf8_lossy(response.trailers()), expected);
+            assert_eq!(response.fields().count(), 1, "fields of the head stay as they are");
+        }
+        for name in ["Content-Type", "set-cookie", "Content-Length", "Vary"] {
+            let refused = [trailer(name, "x")];
+            let rules = FieldRules::of_responses(&refused, None, TableCounts::default(), Place::Plan);
+            assert!(rules.is_err(), "{name}");
         }
     }
 

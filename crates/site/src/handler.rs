@@ -13,6 +13,7 @@ use super::crawlers;
 use super::page_request::PageRequest;
 use super::render::{Paths, Text, View, escape_unsafe};
 use super::steps::{Next, Outcome, Refusal, RequestContext, Step};
+use super::stub_status;
 use super::suspend::Event;
 use super::upstream_redirect::RedirectRequest;
 use super::worker::{SiteWorker, write_status};
@@ -116,6 +117,7 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
             true => Next::Break(Outcome::Reroute),
             false => Next::Break(Outcome::Refuse(Refusal::Status(Status::INTERNAL_SERVER_ERROR))),
         },
+        CompiledAction::StubStatus => stub_status::respond(worker, context),
         // Taking over a connection and dropping it closes it.
         CompiledAction::Close => {
             Next::Break(Outcome::Reply(Reply::Leave(Box::new(|taken| Box::pin(async move { drop(taken) })))))

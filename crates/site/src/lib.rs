@@ -37,6 +37,7 @@ mod reroute;
 mod resolve;
 mod rewrite;
 mod steps;
+mod stub_status;
 mod suspend;
 mod table;
 #[cfg(test)]

@@ -57,6 +57,7 @@ fn route(plan: &Plan, route: &Route) -> ListedRoute {
         Action::Respond { status, .. } => format!("respond {status}"),
         Action::Reroute(Reroute::Named(name)) => format!("reroute {name}"),
         Action::Reroute(Reroute::Path(_)) => "reroute".to_owned(),
+        Action::StubStatus => "stub-status".to_owned(),
         Action::Close => "close".to_owned(),
     };
     let action = match route.try_files {
@@ -69,6 +70,7 @@ fn route(plan: &Plan, route: &Route) -> ListedRoute {
 /// The settings of the rules that a route has.
 fn rules(rules: &Rules) -> Vec<&'static str> {
     let all = [
+        (rules.trust.is_some(), "trusted-proxies"),
         (rules.maintenance.is_some(), "maintenance"),
         (!rules.access.is_empty(), "allow/deny"),
         (!rules.rates.is_empty(), "rate-limit"),

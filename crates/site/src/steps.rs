@@ -17,6 +17,7 @@ use super::resolve::{Arrival, Decision, Origin, Resolution};
 use super::suspend::{Event, suspend};
 use super::worker::{SiteWorker, write_status};
 use super::{guard, handler};
+use flatout_gateway::Client;
 
 /// Makes the enum of all steps, and the function that runs them in order.
 macro_rules! request_steps {
@@ -241,14 +242,25 @@ impl<'a> RequestContext<'a> {
             progress,
             response,
         };
-        if !context.guards.blocks.is_empty() {
-            context.choose_blocks(worker);
+        if context.guards.decide_first {
+            context.decide_first(worker);
         }
         context
     }
 
-    /// Decides which blocks are in force. A request that was suspended keeps its blocks.
+    /// Who the client is for this route, and which blocks are in force for it.
     #[cold]
+    fn decide_first(&mut self, worker: &SiteWorker) {
+        if let Some(clients) = self.guards.clients.as_ref().filter(|_| !self.resolution.is_for_render) {
+            let is_early = self.resolution.client.is_early;
+            self.resolution.client = Client { is_early, ..clients.of_request(&self.request) };
+        }
+        if !self.guards.blocks.is_empty() {
+            self.choose_blocks(worker);
+        }
+    }
+
+    /// Decides which blocks are in force. A request that was suspended keeps its blocks.
     fn choose_blocks(&mut self, worker: &SiteWorker) {
         self.blocks = match self.progress.blocks {
             Some(blocks) => blocks,

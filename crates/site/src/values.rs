@@ -1,11 +1,12 @@
 //! The values of variables for a request.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 
 use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
+use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD};
 use flatout_engine::{bug, sent_request_id};
 use flatout_lane::process::host_name;
 use flatout_prerender::{Crawler, crawler};
@@ -177,10 +178,11 @@ impl View<'_> {
             Variable::Client => write_address(self.client.address, out),
             Variable::Peer => write_address(self.peer_address(), out),
             Variable::ClientPort => {
-                let peer = self.request.and_then(|request| request.peer);
-                // Fields name addresses without ports.
-                let own = peer.filter(|peer| Some(peer.ip().to_canonical()) == self.client.address);
-                write_port(own, out)
+                // Fields name addresses without ports; the header of the connection has one, which the route may trust.
+                let is_clients = |peer: &SocketAddr| Some(peer.ip().to_canonical()) == self.client.address;
+                let announced = || self.request?.announced()?.source;
+                let peer = self.request.and_then(|request| request.peer).filter(is_clients);
+                write_port(peer.or_else(|| announced().filter(is_clients)), out)
             }
             Variable::PeerPort => write_port(self.connected_peer(), out),
             Variable::Announced(of) => self.write_announced(*of, out),
@@ -201,6 +203,10 @@ impl View<'_> {
                     write!(out, "{one:016x}{other:016x}")
                 }
             },
+            Variable::RandomId => {
+                let id = random_id(moment().random);
+                out.write_all(id.as_bytes())
+            }
             Variable::TraceParent => match self.head.field("traceparent").filter(|it| is_traceparent(it)) {
                 Some(sent) => out.write_all(sent),
                 None => {
@@ -218,6 +224,13 @@ impl View<'_> {
             _ => Ok(()),
         };
     }
+}
+
+/// 128 random bits, of which a request id must tell nothing.
+fn random_id([one, other]: [u64; 2]) -> String {
+    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let half = |at: u8| SECRET.hash_one((one, other, at)).to_be_bytes();
+    BASE64_STANDARD_NO_PAD.encode([half(0), half(1)].concat())
 }
 
 fn write_port(address: Option<SocketAddr>, out: &mut Vec<u8>) -> io::Result<()> {

@@ -343,7 +343,8 @@ const FORBIDDEN_TRAILERS: &[&str] = &[
     "X-Forwarded-Host",
 ];
 
-pub(crate) fn is_forbidden_trailer(name: &[u8]) -> bool {
+/// Whether a field is read before the body, so that it must not follow it (RFC 9110, 6.5.1).
+pub fn is_forbidden_trailer(name: &[u8]) -> bool {
     FORBIDDEN_TRAILERS.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden.as_bytes()))
 }
 

@@ -37,7 +37,8 @@ const WORD: Block =
     Block { name: "", value: "", keys: &[], help: "", within: &[], braces: None, is_list: true };
 
 /// Words that handle requests: at most one per level.
-pub(super) const ACTIONS: [&str; 7] = ["files", "proxy", "push", "redirect", "respond", "reroute", "close"];
+pub(super) const ACTIONS: [&str; 8] =
+    ["files", "proxy", "push", "redirect", "respond", "reroute", "stub-status", "close"];
 
 const ANSWERING: &[usize] = &[TOP, SITE, ROUTE, WHEN];
 
@@ -92,10 +93,10 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "when",
         value: "EXPR",
-        help: "rules that apply if the expression is true: allow, deny, rate-limit, request-limit, request-header, response-header, expires, log-requests, \
+        help: "rules that apply if the expression is true: allow, deny, rate-limit, request-limit, request-header, response-header, response-trailer, expires, log-requests, \
                rewrite, set, cache off, cache-bypass and cache-no-store; an action inside, such as redirect, is used instead of \
                that of the level; in a site it is used before a route is chosen; if the expression uses the response, only \
-               response-header, expires and log-requests are possible",
+               response-header, response-trailer, expires and log-requests are possible",
         within: LEVELS,
         braces: Some(WHEN),
         ..WORD
@@ -157,6 +158,14 @@ pub(super) const BLOCKS: &[Block] = &[
         value: "TO",
         help: "continue at another route of the site, with its rules: @NAME, or a path such as /index.php?$args, whose query \
                replaces the request's; after try-files for requests without a file; limits count a request once",
+        within: ANSWERING,
+        is_list: false,
+        ..WORD
+    },
+    Block {
+        name: "stub-status",
+        help: "respond with the numbers of connections and requests of this process, in the form of nginx's stub_status, to GET and \
+               HEAD; admin has more figures",
         within: ANSWERING,
         is_list: false,
         ..WORD

@@ -398,6 +398,7 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
         Action::Reroute(Reroute::Path(to)) => {
             lines.line("then", format!("the route of {}", format::template(plan, to)));
         }
+        Action::StubStatus => lines.line("response", "200, the figures of this server"),
         Action::Close => lines.line("response", "none: the connection is closed"),
         Action::Respond { status, content_type, .. } => {
             lines.line("response", format!("{status}, {content_type}"))

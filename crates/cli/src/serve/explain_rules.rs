@@ -15,6 +15,13 @@ const TEXT_SHOWN_MAX: usize = 60;
 
 /// What a request meets before anything handles it.
 pub(super) fn of_guards(lines: &mut Lines, plan: &Plan, rules: &Rules) {
+    if let Some(trust) = &rules.trust {
+        let networks = trust.proxies.len();
+        lines.line(
+            "trust",
+            format!("proxies of {networks} networks (trusted-proxies) for the client's address here"),
+        );
+    }
     if let Some(closed) = &rules.maintenance {
         let later = closed
             .retry_after
@@ -324,6 +331,7 @@ fn of_fields(lines: &mut Lines, plan: &Plan, name: &str, fields: &[FieldRule]) {
             FieldChange::Add(to) => format!("one more {}: {}", rule.name, value(to)),
             FieldChange::Default(to) => format!("{}: {}, unless there is one", rule.name, value(to)),
             FieldChange::Remove => format!("no {}", rule.name),
+            FieldChange::Trailer(to) => format!("trailer {}: {}", rule.name, value(to)),
         };
         let when = if rule.when == When::Success { "; successful responses only" } else { "" };
         lines.line(name, format!("{change}{when}"));

@@ -18,7 +18,7 @@ pub(super) fn grammar() -> Grammar<'static> {
 }
 
 /// Settings that a `when` may contain: those of which several can apply to a request.
-const UNDER_CONDITIONS: [&str; 13] = [
+const UNDER_CONDITIONS: [&str; 14] = [
     "allow",
     "deny",
     "expires",
@@ -27,6 +27,7 @@ const UNDER_CONDITIONS: [&str; 13] = [
     "request-limit",
     "request-header",
     "response-header",
+    "response-trailer",
     "rewrite",
     "rewrite-prefix",
     "cache",
@@ -80,6 +81,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("proxy_pass", "proxy"),
     ("reverse_proxy", "proxy"),
     ("return", "respond"),
+    ("stub_status", "stub-status"),
     ("redir", "redirect"),
     ("worker_processes", "workers"),
     ("threads", "workers"),
@@ -94,6 +96,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("proxy_cookie_path", "proxy-cookie-path"),
     ("proxy_cookie_flags", "proxy-cookie-flags"),
     ("add_header", "response-header"),
+    ("add_trailer", "response-trailer"),
     ("header", "response-header"),
     ("proxy_set_header", "request-header"),
     ("header_up", "request-header"),

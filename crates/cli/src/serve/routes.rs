@@ -69,7 +69,8 @@ impl Sites {
         }
         let mut places = Vec::new();
         let site_name = site.name.clone();
-        let mut add = |route: Route, at: Range<usize>, is_rest: bool| {
+        let mut add = |mut route: Route, at: Range<usize>, is_rest: bool| {
+            route.rules.trust = route.rules.trust.filter(|trust| *trust != options.trust);
             if let Some(first) = site.routes.iter().position(|other| hides(other, &route)) {
                 let line = reader.tree.line(&places[first]);
                 let message = match route.when.is_empty() {
@@ -243,6 +244,7 @@ impl Sites {
         route.methods = options.methods;
         route.rewrites = options.rewrites;
         route.rules = options.rules;
+        route.rules.trust = Some(options.trust);
         route.rules.cache = options.cache_time.map(|time| {
             let mut cached = options.caching;
             cached.rules.valid.extend(Rules::fresh(time).valid);
@@ -310,6 +312,7 @@ impl Sites {
                 Action::Redirect { status, to: options.template(given.text()).map_err(at)? }
             }
             "reroute" => Action::Reroute(options.reroute(given.text()).map_err(at)?),
+            "stub-status" => Action::StubStatus,
             "close" => Action::Close,
             _ => {
                 let status = parse::status(given.text(), 200..=599).map_err(at)?;

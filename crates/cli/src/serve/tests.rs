@@ -72,11 +72,11 @@ fn the_example_has_everything() {
         assert!(has(" ") || has("\n"), "{}", block.name);
     }
     let [org, com, shop, rest] = &built.plan.sites.sites[..] else { panic!() };
-    assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (13, 1, "*"));
+    assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (14, 1, "*"));
     assert_eq!(org.rules.error_pages.len(), 3);
-    let api = &org.routes[2];
+    let api = &org.routes[3];
     assert_eq!((api.paths, api.rules.body.bytes_max), (PathPolicy::Forward, Some(64 << 20)));
-    assert_eq!((api.rules.response_fields.len(), api.rules.error_pages.len()), (2, 3), "both levels");
+    assert_eq!((api.rules.response_fields.len(), api.rules.error_pages.len()), (3, 3), "both levels");
     assert_eq!(
         (org.routes[0].entry, org.routes[1].when.len(), api.rules.when.len()),
         (RouteEntry::BeforePaths, 1, 2)
@@ -85,9 +85,9 @@ fn the_example_has_everything() {
     let upstream = &built.plan.sites.upstreams[forward.upstream];
     assert_eq!((upstream.name.as_str(), upstream.servers.len(), upstream.idle_max), ("api", 3, 64));
     assert_eq!(upstream.connect_time_max.as_secs(), 2, "from the top");
-    assert_eq!(org.routes[3].paths, PathPolicy::Strict);
+    assert_eq!(org.routes[4].paths, PathPolicy::Strict);
     assert_eq!(built.plan.sites.upstreams.len(), 5, "one has no name of its own");
-    let Action::Files(folder) = org.routes[12].action else { panic!() };
+    let Action::Files(folder) = org.routes[13].action else { panic!() };
     let folder = &built.plan.sites.folders[folder];
     assert_eq!(folder.root, Path::new("/srv/public"));
     assert_eq!(folder.cache_control.as_deref(), Some("max-age=60"), "inherited");

@@ -139,7 +139,7 @@ impl FieldData {
             FieldChange::Set(value) => ChangeData::Set(pieces(value)?),
             FieldChange::Add(value) => ChangeData::Add(pieces(value)?),
             FieldChange::Remove => ChangeData::Remove,
-            FieldChange::Default(_) => return None,
+            FieldChange::Default(_) | FieldChange::Trailer(_) => return None,
         };
         Some(FieldData { name: rule.name.clone(), change })
     }

@@ -53,6 +53,8 @@ pub(crate) struct Exchange {
     pub(crate) room: Option<Waker>,
     /// A filter for its body.
     pub(crate) filter: Option<Box<dyn Filter>>,
+    /// Trailer fields of its response that precede those of its pushed body, as complete lines.
+    pub(crate) trailers: Option<Vec<u8>>,
     /// Its HTTP/2 stream, if any.
     stream: Option<StreamId>,
     /// Bytes that may wait to be sent.
@@ -125,6 +127,7 @@ impl Exchange {
             task: None,
             room: None,
             filter: None,
+            trailers: None,
             stream: None,
             outbox_bytes_max: OUTBOX_BYTES_MAX,
             guest: None,

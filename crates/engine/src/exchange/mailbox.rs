@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use flatout_lane::poll::{Set, Token, Wake};
 use flatout_lane::slab::Key;
+use tokio::sync::oneshot;
 
 use super::guest::GuestKey;
 use super::lane::Lane;
 use crate::listeners::{ListenersChange, NewLimits};
+use crate::server::WorkerFigures;
 
 /// Jobs waiting in one mailbox; above that [`Mailbox::run`] refuses.
 const JOBS_MAX: usize = 16 << 10;
@@ -36,7 +38,7 @@ struct MailboxState {
 }
 
 /// A message to a worker. Besides jobs, which are limited, at most three `ReadOn` wait for each
-/// request (wanted, caught up, dropped), one `Warm` for each connection, one `Again` for each guest, and one end of each
+/// request (wanted, caught up, dropped), one `Figures` for each that shows them, one `Warm` for each connection, one `Again` for each guest, and one end of each
 /// WebSocket.
 pub(crate) enum Mail {
     /// Stop accepting; finish pending work until the deadline.
@@ -47,6 +49,8 @@ pub(crate) enum Mail {
     Listen(Box<ListenersChange>),
     /// Send back the sockets that this worker listens on.
     Sockets(usize, Sender<WorkerSockets>),
+    /// Send back this worker's figures, counted now.
+    Figures(oneshot::Sender<WorkerFigures>),
     /// Apply these limits to connections.
     Limits(Box<NewLimits>),
     /// The reader of this exchange's request body has caught up.

@@ -31,11 +31,11 @@ pub(super) fn handle_reply(
                 serving.note_response(connection, serving.response.status(), serving.response.note(), before);
             }
             set_pace(serving, connection, &serving.response, &follow);
-            let filter = serving.response.take_filter();
+            let rules = serving.response.take_pushed_rules();
             serving.response.reset();
             after_response(serving, key, connection, follow);
-            if let (Some(filter), Some(exchange)) = (filter, connection.exchange) {
-                serving.lane.set_filter(exchange, filter);
+            if let (Some(rules), Some(exchange)) = (rules, connection.exchange) {
+                serving.lane.set_pushed_rules(exchange, *rules);
             }
             // There is nothing to drop; `forget` lets the compiler omit the check.
             std::mem::forget(reply);

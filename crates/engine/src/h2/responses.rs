@@ -48,14 +48,14 @@ pub(super) fn respond_now(
     let status = response.status();
     let limit = response.rate_limit();
     let content = output.encode_h2(response, &mut session.machine, id, prelude);
-    let filter = response.take_filter();
+    let rules = response.take_pushed_rules();
     response.reset();
     let record = record.map(|record| note_head(serving, record, status, note, before));
     set_pace(session, id, limit, &content, serving.now.ticks);
     send_content(serving, Some(key), session, id, content, record);
     let exchange = session.stream(id).and_then(|stream| stream.exchange);
-    if let (Some(filter), Some(exchange)) = (filter, exchange) {
-        serving.lane.set_filter(exchange, filter);
+    if let (Some(rules), Some(exchange)) = (rules, exchange) {
+        serving.lane.set_pushed_rules(exchange, *rules);
     }
 }
 

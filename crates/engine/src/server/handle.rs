@@ -75,6 +75,17 @@ impl Stats {
             proxy_refused: self.proxy_refused.load(Ordering::Relaxed),
         }
     }
+
+    pub(crate) fn of_worker(&self) -> WorkerFigures {
+        // Where connections are counted by the sweep, the next figures have newer ones.
+        self.is_asked.store(true, Ordering::Relaxed);
+        WorkerFigures {
+            figures: self.figures(),
+            states: std::array::from_fn(|at| self.states[at].load(Ordering::Relaxed)),
+            taken: self.taken.load(Ordering::Relaxed),
+            memory_bytes: self.memory_bytes.load(Ordering::Relaxed),
+        }
+    }
 }
 
 impl Handle {
@@ -121,16 +132,7 @@ impl Handle {
 
     /// Figures of each worker. Makes the workers count connections by state, within the next second.
     pub fn figures_of_workers(&self) -> Vec<WorkerFigures> {
-        let of = |stats: &Arc<Stats>| {
-            stats.is_asked.store(true, Ordering::Relaxed);
-            WorkerFigures {
-                figures: stats.figures(),
-                states: std::array::from_fn(|at| stats.states[at].load(Ordering::Relaxed)),
-                taken: stats.taken.load(Ordering::Relaxed),
-                memory_bytes: stats.memory_bytes.load(Ordering::Relaxed),
-            }
-        };
-        self.stats.iter().map(of).collect()
+        self.stats.iter().map(|stats| stats.of_worker()).collect()
     }
 
     /// The current addresses, with the ports that the kernel chose.

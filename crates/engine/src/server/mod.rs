@@ -341,5 +341,6 @@ fn setup(
         shared: shared.clone(),
         stats: handle.stats[index].clone(),
         mailbox: handle.mailboxes[index].clone(),
+        workers: handle.mailboxes.clone(),
     }
 }

@@ -32,6 +32,7 @@ pub use owned::{OwnedBody, OwnedRequest, RequestOrigin};
 pub(crate) use request::Park;
 pub use request::{Announced, Request, RequestBody, Tls};
 pub(crate) use response::BUFFER_BYTES_KEPT;
+pub(crate) use response::PushedRules;
 pub use response::{Response, SendRate};
 pub use stream::{BodyFault, BodyStream};
 pub(crate) use stream::{BodySender, STREAM_BYTES_MAX, stream, stream_with};

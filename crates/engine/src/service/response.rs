@@ -71,6 +71,13 @@ impl SendRate {
     }
 }
 
+/// What an exchange does to a body that is pushed.
+pub(crate) struct PushedRules {
+    pub(crate) filter: Option<Box<dyn Filter>>,
+    /// Trailer fields that precede those of the body, as complete lines.
+    pub(crate) trailers: Vec<u8>,
+}
+
 /// A line of the block, or several lines that were encoded in advance.
 #[derive(Debug, Clone, Copy)]
 struct Line {
@@ -345,13 +352,20 @@ impl Response {
         if self.is_filtered { None } else { body.size_hint().exact().or(self.declared_length) }
     }
 
+    /// Takes what its exchange does to a body that is pushed.
     #[inline]
-    pub(crate) fn take_filter(&mut self) -> Option<Box<dyn Filter>> {
-        if self.has_extras { self.filter.take() } else { None }
+    pub(crate) fn take_pushed_rules(&mut self) -> Option<Box<PushedRules>> {
+        if self.has_extras { self.take_pushed_rules_of_extras() } else { None }
     }
 
-    /// Adds a trailer field, sent after a chunked body; a body in memory becomes chunked. It is not sent to HTTP/1.0
-    /// clients. Invalid fields are ignored.
+    #[cold]
+    fn take_pushed_rules_of_extras(&mut self) -> Option<Box<PushedRules>> {
+        let rules = PushedRules { filter: self.filter.take(), trailers: self.trailers.clone() };
+        (rules.filter.is_some() || !rules.trailers.is_empty()).then(|| Box::new(rules))
+    }
+
+    /// Adds a trailer field, sent after a chunked body; every body becomes chunked. After a body that is streamed or pushed, it precedes
+    /// the trailer fields of that body. It is not sent to HTTP/1.0 clients. Invalid fields are ignored.
     pub fn trailer(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
         if is_token(name.as_bytes()) && is_field_value(value.as_ref()) {
             write_line(name.as_bytes(), value.as_ref(), &mut self.trailers);

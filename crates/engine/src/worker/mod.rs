@@ -58,6 +58,8 @@ pub(crate) struct Setup {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) mailbox: Mailbox,
+    /// Those of all workers.
+    pub(crate) workers: Arc<[Mailbox]>,
 }
 
 /// A worker's state, owned by its loop.

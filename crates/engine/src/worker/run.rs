@@ -156,7 +156,7 @@ impl WorkerLoop {
             poll.set_busy_poll(time)?;
         }
         setup.mailbox.watch(poll.set())?;
-        let lane = Lane::new(poll.set().clone());
+        let lane = Lane::new(poll.set().clone(), setup.workers.clone());
         let Setup { index, count, draining, .. } = setup;
         let mailbox = setup.mailbox.clone();
         let service = make(Place { index, count, draining, lane: lane.clone(), mailbox });

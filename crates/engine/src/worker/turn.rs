@@ -272,6 +272,10 @@ impl WorkerLoop {
                     // The receiver may have given up.
                     let _ = to.send((index, self.listening_sockets()));
                 }
+                Mail::Figures(to) => {
+                    // The request may have ended.
+                    let _ = to.send(self.figures());
+                }
                 Mail::Limits(limits) => self.set_limits(*limits),
                 Mail::ReadOn(exchange) => {
                     if let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) {

@@ -47,6 +47,10 @@ impl<'d> Import<'d> {
             Some(status @ (401 | 403)) => return lines.setting(format!("respond {status}")),
             Some(_) => return lines.setting("respond 500".to_owned()),
         }
+        if let Some(directive) = own("stub_status") {
+            self.fates.carried(directive);
+            return lines.setting("stub-status".to_owned());
+        }
         if let Some(directive) = own("proxy_pass").or_else(|| own("grpc_pass")) {
             match self.proxy(directive, chain, path, lines) {
                 Ok(()) => self.fates.carried(directive),

@@ -16,14 +16,13 @@ use super::{Import, hidden, table, values};
 pub(super) const NOT_CONVERTED: &str = "respond 501 \"not converted\"";
 
 /// Directives that handle the requests of their block, and do nothing for inner ones. A `*` stands for any text.
-const HANDLERS: [&str; 24] = [
+const HANDLERS: [&str; 23] = [
     "*_pass",
     "content_by_*",
     "perl",
     "js_content",
     "echo*",
     "empty_gif",
-    "stub_status",
     "random_index",
     "api",
     "status",
@@ -178,7 +177,7 @@ impl<'d> Import<'d> {
             }
         }
         if let Some(real_ip) = self.real_ip_of_location(chain) {
-            let why = "clients have one address in a whole server, and access or limits depend on it";
+            let why = "who is let in depends on the address that it gives";
             return Some(because(real_ip, why));
         }
         let has_scripts = own.iter().any(|directive| directive.name == "fastcgi_pass");

@@ -1,5 +1,7 @@
 //! Directives that nginx takes only from the innermost block that has any, while a site file combines all levels.
 
+use flatout_wire::chunk::is_forbidden_trailer;
+
 use crate::nginx::Directive;
 
 use super::chain::{Chain, has_below};
@@ -17,8 +19,8 @@ pub(super) struct Zone {
 }
 
 /// Lists that are converted in the same way.
-const LISTS: [&[&str]; 5] =
-    [&["add_header"], &["limit_req"], &["limit_conn"], &["error_page"], &["sub_filter"]];
+const LISTS: [&[&str]; 6] =
+    [&["add_header"], &["add_trailer"], &["limit_req"], &["limit_conn"], &["error_page"], &["sub_filter"]];
 
 impl<'d> Import<'d> {
     /// Collects zones.
@@ -46,21 +48,13 @@ impl<'d> Import<'d> {
     /// Writes the lists that apply in the innermost of `levels`, unless an outer level has written them, or an inner
     /// one will. The last is `http`.
     pub(super) fn lists(&mut self, levels: &[&Chain<'d>], lines: &mut Lines) {
-        let Some((here, outer)) = levels.split_first() else { return };
+        let Some(here) = levels.first() else { return };
         for names in LISTS {
-            let holds = here.list(names);
-            let is_written =
-                |chain: &&&Chain<'d>| !chain.list(names).is_empty() && !has_below(chain.own(), names);
-            // In `http` and `server`, a list is postponed if a nested block has its own. Routes are beside each other.
-            let waits = !here.is_location() && has_below(here.own(), names);
-            let mut outer = outer.iter().filter(|chain| !chain.is_location());
-            if holds.is_empty() || waits || outer.any(|chain| is_written(&chain)) {
-                continue;
-            }
-            for directive in holds {
+            for directive in list_here(levels, names) {
                 self.list(directive, here, lines);
             }
         }
+        self.visitor_cookie(levels, lines);
     }
 
     /// Whether a list applies to a server that a nested block replaces by its own.
@@ -71,6 +65,7 @@ impl<'d> Import<'d> {
     fn list(&mut self, directive: &'d Directive, chain: &Chain<'d>, lines: &mut Lines) {
         let text = match directive.name.as_str() {
             "add_header" => self.header(directive),
+            "add_trailer" => self.trailer(directive, chain),
             "limit_req" => self.limit_req(directive, chain),
             "limit_conn" => self.limit_conn(directive),
             "sub_filter" => self.sub_filter(directive, chain),
@@ -108,6 +103,25 @@ impl<'d> Import<'d> {
         let how = if is_single { "set" } else { "add" };
         let when = if directive.word(2) == "always" { "" } else { " when=success" };
         Ok(Some(format!("response-header {how} {} {}{when}", value(name), super::out::text(text))))
+    }
+
+    fn trailer(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
+        let (name, text) = (directive.word(0), directive.word(1).trim_end());
+        if let Some(unknown) = values::unknown_in_response(text, &self.maps) {
+            return Err(format!("the variable ${unknown} is not supported"));
+        }
+        if text.chars().any(char::is_control) {
+            return Err("its value has control characters".to_owned());
+        }
+        if is_of_connection(name) || is_forbidden_trailer(name.as_bytes()) {
+            return Err("this field cannot follow a body".to_owned());
+        }
+        // nginx omits fields without a value, and all of them where there are no chunks.
+        if text.is_empty() || chain.word("chunked_transfer_encoding") == "off" {
+            return Ok(None);
+        }
+        let when = if directive.word(2) == "always" { "" } else { " when=success" };
+        Ok(Some(format!("response-trailer {} {}{when}", value(name), super::out::text(text))))
     }
 
     fn sub_filter(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
@@ -291,6 +305,16 @@ impl<'d> Import<'d> {
             (None, root) => Ok(root),
         }
     }
+}
+
+/// The list of these names that is written in the innermost of `levels`: none if an outer level has written it, or an inner one will.
+pub(super) fn list_here<'d>(levels: &[&Chain<'d>], names: &[&str]) -> Vec<&'d Directive> {
+    let Some((here, outer)) = levels.split_first() else { return Vec::new() };
+    let is_written = |chain: &&Chain<'d>| !chain.list(names).is_empty() && !has_below(chain.own(), names);
+    // In `http` and `server`, a list is postponed if a nested block has its own. Routes are beside each other.
+    let waits = !here.is_location() && has_below(here.own(), names);
+    let mut outer = outer.iter().filter(|chain| !chain.is_location());
+    if waits || outer.any(is_written) { Vec::new() } else { here.list(names) }
 }
 
 /// Whether errors of upstreams have these pages too.

@@ -289,6 +289,7 @@ impl<'d> Import<'d> {
         }
         self.seen(location.inner());
         self.set_place(location);
+        self.real_ip_of_route(&chain, &mut lines);
         self.settings(&chain, &mut lines);
         self.logs_of_location(&chain, &mut lines);
         let own = chain.find_in_route("auth_request");

@@ -54,6 +54,7 @@ mod upstream;
 #[cfg(test)]
 mod upstream_tests;
 mod values;
+mod visitor_cookie;
 #[cfg(test)]
 mod written;
 
@@ -102,6 +103,7 @@ pub fn site_file(main: &[Directive]) -> Imported {
     import.referers(block, &mut top);
     import.tables(block, &mut blocks);
     import.secure_links(block, &mut top);
+    import.visitor_cookies(block, &mut top);
     import.variables(block, &mut top);
     import.known_upstreams(block);
     import.servers(&chain, &mut top, &mut sites);

@@ -123,7 +123,7 @@ impl Lines {
 
     /// Whether a `when` of it has an action.
     pub(super) fn has_conditional_action(&self) -> bool {
-        let actions = ["files", "proxy", "redirect", "respond", "reroute", "close"];
+        let actions = ["files", "proxy", "redirect", "respond", "reroute", "stub-status", "close"];
         self.lines.iter().any(|line| match line {
             OutputLine::Block(_, head, inner) => {
                 head.starts_with("when ") && actions.iter().any(|action| inner.has(action))

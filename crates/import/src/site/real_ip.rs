@@ -1,25 +1,68 @@
-//! Where locations say what the client's address is: a site has one for all of its routes. What decides by the address is closed there.
+//! Where locations say what the client's address is. nginx decides that after their `if`: what these decide by the address is closed.
 
 use crate::nginx::Directive;
 
 use super::Import;
 use super::chain::Chain;
+use super::out::Lines;
+use super::settings::of_process;
 use super::values::variables;
 
 /// Directives that decide what the client's address is.
-const REAL_IP: [&str; 3] = ["real_ip_header", "real_ip_recursive", "set_real_ip_from"];
+const REAL_IP: [&str; 2] = ["real_ip_header", "set_real_ip_from"];
 
 /// The client's address, and what has it.
 const ADDRESSES: [&str; 3] = ["remote_addr", "binary_remote_addr", "proxy_add_x_forwarded_for"];
 
 impl<'d> Import<'d> {
-    /// The directive of a location that decides what the client's address is, if its requests are refused, limited or handled by that.
-    pub(super) fn real_ip_of_location(&self, chain: &Chain<'d>) -> Option<&'d Directive> {
-        let count = chain.levels().len().saturating_sub(3);
-        let mut locations = chain.levels().iter().take(count).flat_map(|level| level.iter());
-        let found = locations.find(|it| REAL_IP.contains(&it.name.as_str()))?;
-        (has_address_rules(chain) || decides_by_address(chain)).then_some(found)
+    /// Writes who is trusted in a location, if that is not as around it.
+    pub(super) fn real_ip_of_route(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        let own = of_locations(chain);
+        if own.is_empty() {
+            return;
+        }
+        let proxies = chain.list(&["set_real_ip_from"]);
+        let is_own = |directive: &Directive| own.iter().any(|own| std::ptr::eq(*own, directive));
+        let header = chain.find("real_ip_header");
+        if !proxies.is_empty() && header.is_none() {
+            // nginx's default.
+            lines.setting("client-address \"X-Real-IP\"".to_owned());
+        }
+        for directive in proxies.into_iter().chain(header).filter(|it| is_own(it)) {
+            match of_process(directive).flatten().filter(|_| is_convertible(directive)) {
+                Some(text) => {
+                    self.fates.carried(directive);
+                    lines.setting(text);
+                }
+                None => self.leave(directive, "it has to be an address or a network", lines),
+            }
+        }
     }
+
+    /// The directive of a location that decides what the client's address is, if its requests are handled by that before nginx
+    /// decides it, or if it cannot be converted and they are refused or limited by it.
+    pub(super) fn real_ip_of_location(&self, chain: &Chain<'d>) -> Option<&'d Directive> {
+        let own = of_locations(chain);
+        let lost = own.iter().find(|directive| !is_convertible(directive));
+        match lost {
+            Some(lost) if has_address_rules(chain) || is_limited_by_address(chain) => Some(lost),
+            _ => own.first().filter(|_| decides_by_address(chain)).copied(),
+        }
+    }
+}
+
+/// The directives of a location, and of the locations around it.
+fn of_locations<'d>(chain: &Chain<'d>) -> Vec<&'d Directive> {
+    let count = chain.levels().len().saturating_sub(3);
+    let locations = chain.levels().iter().take(count).flat_map(|level| level.iter());
+    locations.filter(|it| REAL_IP.contains(&it.name.as_str())).collect()
+}
+
+/// Whether it does not name a host: nginx looks up its addresses once.
+fn is_convertible(directive: &Directive) -> bool {
+    let word = directive.word(0);
+    let address = word.split('/').next().unwrap_or_default();
+    directive.name != "set_real_ip_from" || word == "unix:" || address.parse::<std::net::IpAddr>().is_ok()
 }
 
 /// Whether addresses are allowed or denied here, and not all of them.
@@ -27,15 +70,19 @@ fn has_address_rules(chain: &Chain<'_>) -> bool {
     chain.list(&["allow", "deny"]).iter().any(|rule| rule.word(0) != "all")
 }
 
-/// Whether an `if` or a limit of this place depends on the address.
+/// Whether an `if` of this place depends on the address.
 fn decides_by_address(chain: &Chain<'_>) -> bool {
     let names = names_of_addresses(chain);
     let uses = |directive: &Directive| directive.texts().iter().any(|text| has_one(text, &names));
     let is_of_place = |depth: &usize| depth + 2 < chain.levels().len();
     let mut places = chain.levels().iter().enumerate().filter(|(depth, _)| is_of_place(depth));
-    if places.any(|(_, level)| level.iter().any(|it| it.name == "if" && uses(it))) {
-        return true;
-    }
+    places.any(|(_, level)| level.iter().any(|it| it.name == "if" && uses(it)))
+}
+
+/// Whether a limit of this place depends on the address.
+fn is_limited_by_address(chain: &Chain<'_>) -> bool {
+    let names = names_of_addresses(chain);
+    let uses = |directive: &Directive| directive.texts().iter().any(|text| has_one(text, &names));
     let limits = chain.list(&["limit_req"]).into_iter().chain(chain.list(&["limit_conn"]));
     let zones: Vec<&str> = limits.flat_map(|limit| limit.texts()).map(zone).collect();
     let is_used = |it: &Directive| {

@@ -160,6 +160,7 @@ impl<'d> Import<'d> {
         if !lines.has("files")
             && !lines.has("proxy")
             && !lines.has("respond")
+            && !lines.has("stub-status")
             && !lines.has("redirect")
             && !lines.has("close")
             && !lines.has_blocks()

@@ -219,7 +219,7 @@ fn listing(chain: &Chain<'_>) -> String {
 }
 
 /// A setting of the process; `Some(None)` if its value cannot be converted.
-fn of_process(directive: &Directive) -> Option<Option<String>> {
+pub(super) fn of_process(directive: &Directive) -> Option<Option<String>> {
     let word = directive.word(0);
     let timed = |name: &str| values::time(word).map(|time| format!("{name} \"{time}\""));
     Some(match directive.name.as_str() {

@@ -200,35 +200,46 @@ fn proxy_protocol_needs_trusted_addresses() {
 }
 
 #[test]
-fn a_location_with_its_own_clients_is_closed_where_addresses_decide() {
-    let with = |inner: &str| {
+fn a_location_has_its_own_clients_unless_an_if_decides_by_them() {
+    let with = |outer: &str, inner: &str| {
         imported(&format!(
             "http {{ geo $bad {{ 192.0.2.1 1; }} map $bad $worse {{ 1 1; }} limit_req_zone $binary_remote_addr zone=z:1m rate=1r/s; \
              limit_req_zone $http_x zone=y:1m rate=1r/s; limit_conn_zone $remote_addr zone=c:1m; \
-             server {{ listen 80; root /www; location /a {{ real_ip_header X-Client; {inner} }} }} }}"
+             server {{ listen 80; root /www; {outer} location /a {{ {inner} }} }} }}"
         ))
     };
-    for rules in ["", "if ($http_x) { return 403; }", "limit_req zone=y;"] {
-        let open = with(rules);
-        assert!(open.unserved.is_empty() && open.left == 1, "{}", open.text);
-        let why = "real_ip_header X-Client;  (nginx.conf:1) clients have one address in a whole server\n";
-        assert!(open.text.contains(why), "{}", open.text);
-    }
+    let header = "real_ip_header X-Client;";
     for rules in [
+        "if ($http_x) { return 403; }",
+        "limit_req zone=y;",
         "deny 192.0.2.1;",
         "location /a/b { allow 192.0.2.1; deny all; }",
+        "limit_req zone=z;",
+        "limit_conn c 1;",
+    ] {
+        let open = with("set_real_ip_from 10.0.0.1;", &format!("{header} {rules}"));
+        assert_eq!((open.unserved.len(), open.left), (0, 0), "{}", open.text);
+        assert!(open.text.contains("        client-address \"X-Client\"\n"), "{}", open.text);
+        assert_eq!(open.text.matches("trusted-proxies").count(), 1, "{}", open.text);
+    }
+    let own = with("set_real_ip_from 10.0.0.1;", "set_real_ip_from 10.0.0.2; set_real_ip_from unix:;").text;
+    let lines = "        client-address \"X-Real-IP\"\n        trusted-proxies \"10.0.0.2\"\n        trusted-proxies unix\n";
+    assert!(own.contains(lines), "{own}");
+    for rules in [
         "if ($remote_addr = 192.0.2.1) { return 403; }",
         "if ($bad) { return 403; }",
         "if ($worse) { return 403; }",
         "set $x $bad; if ($x) { return 403; }",
-        "limit_req zone=z;",
-        "limit_conn c 1;",
+        "set_real_ip_from proxy.test; deny 192.0.2.1;",
+        "set_real_ip_from proxy.test; limit_req zone=z;",
     ] {
-        let closed = with(rules);
+        let closed = with("", &format!("{header} {rules}"));
         assert_eq!(closed.unserved.len(), 2, "{}", closed.text);
-        let why = "clients have one address in a whole server, and access or limits depend on it";
-        assert!(closed.unserved[1].contains(why), "{}", closed.text);
+        assert!(closed.unserved[1].contains("who is let in depends on the address"), "{}", closed.text);
     }
+    let named = with("", &format!("{header} set_real_ip_from proxy.test;"));
+    let why = "set_real_ip_from proxy.test;  (nginx.conf:1) it has to be an address or a network\n";
+    assert!(named.unserved.is_empty() && named.text.contains(why), "{}", named.text);
 }
 
 #[test]

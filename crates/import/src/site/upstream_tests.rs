@@ -153,3 +153,10 @@ fn variables_of_upstreams_and_of_their_place_are_converted() {
     assert!(site.contains("response-header add \"X-A\" \"$upstream_addr\" when=success"), "{site}");
     assert!(site.contains("response-header add \"X-P\" \"a:81:81\" when=success"), "{site}");
 }
+
+#[test]
+fn the_figures_of_nginx_are_those_of_the_server() {
+    let site = of_server("root /r; location = /status { stub_status on; allow 127.0.0.1; deny all; }");
+    let route = "route \"/status\" match=exact { | allow \"127.0.0.1\" | deny all | stub-status | }";
+    assert!(site.contains(route) && !site.contains("not converted"), "{site}");
+}

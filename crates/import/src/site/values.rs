@@ -59,6 +59,11 @@ pub(super) fn time(text: &str) -> Option<String> {
     Some(unit.map_or_else(|| format!("{ms}ms"), |(unit, length)| format!("{}{unit}", ms / length)))
 }
 
+/// The seconds of a time.
+pub(super) fn seconds(text: &str) -> Option<u64> {
+    milliseconds(text).map(|ms| ms / 1000)
+}
+
 /// A rate: `10r/s`, `30r/m`.
 pub(super) fn rate(text: &str) -> Option<String> {
     let (number, unit) = text.strip_prefix("rate=").unwrap_or(text).split_once("r/")?;
@@ -66,7 +71,7 @@ pub(super) fn rate(text: &str) -> Option<String> {
 }
 
 /// Variables with the same name in both.
-const VARIABLES: [&str; 42] = [
+const VARIABLES: [&str; 43] = [
     "scheme",
     "host",
     "http_host",
@@ -102,6 +107,7 @@ const VARIABLES: [&str; 42] = [
     "pid",
     "msec",
     "request_id",
+    "random_id",
     "proxy_add_x_forwarded_for",
     "ssl_client_verify",
     "ssl_client_escaped_cert",

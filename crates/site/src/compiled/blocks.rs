@@ -88,7 +88,7 @@ impl Block {
         if uses.has(Uses::RESPONSE) && is_of_request {
             let source = block.conditions.last().map(Condition::source).unwrap_or_default();
             return Err(place.fault(format!(
-                "the condition `{source}` depends on the response, so only response-header, expires and log-requests are possible under it"
+                "the condition `{source}` depends on the response, so only response-header, response-trailer, expires and log-requests are possible under it"
             )));
         }
         Ok(block)

@@ -7,6 +7,7 @@ use regex::bytes::Regex;
 
 use super::super::access::AccessList;
 use super::super::basic::Basic;
+use super::super::client::Clients;
 use super::super::concurrency::Gate;
 use super::super::fault::{Fault, Place};
 use super::super::maps::TableCounts;
@@ -22,6 +23,8 @@ use super::blocks::{Block, blocks};
 /// What is checked before a request is answered.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Guards {
+    /// Who the clients are, if that is not as for the site.
+    pub(crate) clients: Option<Arc<Clients>>,
     pub(crate) maintenance: Option<Arc<CompiledMaintenance>>,
     pub(crate) access: Arc<AccessList>,
     /// One of address, password and auth service is enough; there is a password or an auth service.
@@ -33,6 +36,8 @@ pub(crate) struct Guards {
     pub(crate) gates: Vec<(Key, Arc<Gate>)>,
     /// Rules under conditions.
     pub(crate) blocks: Vec<Block>,
+    /// The client, or which blocks are in force, is decided before the first step.
+    pub(crate) decide_first: bool,
 }
 
 /// A rate limit of a route.
@@ -78,9 +83,10 @@ pub(super) fn auth_names(plan: &Plan) -> Vec<String> {
     let of_rules = |rules: &Rules| -> Vec<Template> {
         let fields = rules.request_fields.iter().chain(&rules.response_fields);
         let texts = fields.filter_map(|rule| match &rule.change {
-            FieldChange::Set(text) | FieldChange::Add(text) | FieldChange::Default(text) => {
-                Some(text.clone())
-            }
+            FieldChange::Set(text)
+            | FieldChange::Add(text)
+            | FieldChange::Default(text)
+            | FieldChange::Trailer(text) => Some(text.clone()),
             FieldChange::Remove => None,
         });
         texts.collect()
@@ -160,7 +166,8 @@ impl SharedLimits {
 impl Guards {
     /// Whether they allow every request.
     pub(crate) fn is_open(&self) -> bool {
-        self.maintenance.is_none()
+        self.clients.is_none()
+            && self.maintenance.is_none()
             && self.access.is_empty()
             && self.rates.is_empty()
             && self.basic.is_none()
@@ -240,7 +247,11 @@ impl Guards {
         };
         let maintenance =
             rules.maintenance.as_ref().map(|closed| CompiledMaintenance::new(closed, place)).transpose()?;
+        let clients = rules.trust.as_ref().map(|trust| Arc::new(Clients::new(trust)));
+        let blocks = blocks(parts, rules, expression, place)?;
         Ok(Guards {
+            decide_first: clients.is_some() || !blocks.is_empty(),
+            clients,
             maintenance: maintenance.map(Arc::new),
             access: Arc::new(AccessList::new(&rules.access)),
             satisfies_any: rules.satisfies_any
@@ -250,7 +261,7 @@ impl Guards {
             authority: rules.forward_auth.as_ref().map(authority).transpose()?,
             body_bytes_max: rules.body.bytes_max,
             gates: rules.concurrency.iter().map(gate).collect::<Result<_, Fault>>()?,
-            blocks: blocks(parts, rules, expression, place)?,
+            blocks,
         })
     }
 

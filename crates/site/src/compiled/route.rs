@@ -108,6 +108,7 @@ pub(crate) enum CompiledAction {
     Redirect { status: Status, to: Text },
     Respond { status: Status, content_type: String, body: Text },
     Reroute(CompiledReroute),
+    StubStatus,
     Close,
 }
 
@@ -252,6 +253,7 @@ impl CompiledAction {
             Action::Reroute(to) => {
                 CompiledAction::Reroute(CompiledReroute::new(to, plan, expression, place)?)
             }
+            Action::StubStatus => CompiledAction::StubStatus,
             Action::Close => CompiledAction::Close,
         })
     }
@@ -265,6 +267,7 @@ impl CompiledAction {
             CompiledAction::Files(_)
             | CompiledAction::Proxy(_)
             | CompiledAction::Push(_)
+            | CompiledAction::StubStatus
             | CompiledAction::Close => false,
         }
     }

@@ -36,7 +36,7 @@ pub struct Vocabulary<'a> {
 }
 
 /// Facts of a request, and of its response.
-pub const FACTS: [(&str, Type, Variable); 27] = [
+pub const FACTS: [(&str, Type, Variable); 28] = [
     ("method", Type::Text, Variable::Method),
     ("host", Type::Text, Variable::Host),
     ("path", Type::Text, Variable::Path),
@@ -61,6 +61,7 @@ pub const FACTS: [(&str, Type, Variable); 27] = [
     ("time", Type::Int, Variable::Time),
     ("random", Type::Double, Variable::Random),
     ("request_id", Type::Text, Variable::RequestId),
+    ("random_id", Type::Text, Variable::RandomId),
     ("status", Type::Int, Variable::Status),
     ("cache", Type::Text, Variable::CacheOutcome),
     ("upstream.status", Type::Int, Variable::UpstreamStatus),

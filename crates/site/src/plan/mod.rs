@@ -323,6 +323,8 @@ pub enum Action {
     },
     /// Another route of the site, with all its rules; ten times at most.
     Reroute(Reroute),
+    /// The figures of the server in the form of nginx's `stub_status`, for GET and HEAD.
+    StubStatus,
     /// The connection is closed without a response. No password, auth service or limit is checked.
     Close,
 }

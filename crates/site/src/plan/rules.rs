@@ -4,12 +4,12 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Reroute;
 use super::condition::WhenBlock;
 use super::cookies::{CookieRule, LocationRule};
 use super::expires::Expires;
 use super::net::Peers;
 use super::template::Template;
+use super::{Reroute, Trust};
 use flatout_compress::Compress;
 use flatout_gateway as gateway;
 use flatout_observe::observed::RequestLogs;
@@ -17,6 +17,9 @@ use flatout_observe::observed::RequestLogs;
 /// The rules of a route, in the order in which they are checked. The first that refuses sends the response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
+    /// Whose information about the client's address is trusted, if it is not that of the site. What leads to the route sees the client
+    /// as the site knows it.
+    pub trust: Option<Trust>,
     /// Maintenance: 503.
     pub maintenance: Option<Maintenance>,
     /// The access list: 403. The first line that matches decides; if none does, the request is allowed.
@@ -304,6 +307,8 @@ pub enum FieldChange {
     Default(Template),
     /// Removes all fields of this name.
     Remove,
+    /// Adds a field after the body; for responses only.
+    Trailer(Template),
 }
 
 /// The responses that a field rule applies to.

@@ -94,6 +94,8 @@ pub enum Variable {
     Random,
     /// The client's `X-Request-Id`, or 32 random hexadecimal digits; the same during a request.
     RequestId,
+    /// 22 random letters of base64, the same during a request.
+    RandomId,
     /// The client's `traceparent`, or that of a new trace with the digits of a made request id.
     TraceParent,
     /// The name of the site.
@@ -239,7 +241,7 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 53] = [
+pub const VARIABLES: [(&str, Variable); 54] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
@@ -274,6 +276,7 @@ pub const VARIABLES: [(&str, Variable); 53] = [
     ("msec", Variable::Time),
     ("random", Variable::Random),
     ("request_id", Variable::RequestId),
+    ("random_id", Variable::RandomId),
     ("traceparent", Variable::TraceParent),
     ("crawler", Variable::Crawler),
     ("crawler_kind", Variable::CrawlerKind),

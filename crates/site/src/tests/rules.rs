@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::plan::{
     Access, AddressFrom, Cors, ErrorPage, FieldChange, FieldRule, Host, Hsts, Limited, Maintenance, Map,
     Origins, Page, PageSource, PathPolicy, Peers, Rate, RateUse, Rewrite, RewriteFrom, Rules, Then, Trust,
-    Variable, Verdict, When,
+    Variable, Verdict, When, WhenBlock,
 };
 use super::*;
 use flatout_observe::observed::NO_SITE;
@@ -388,4 +388,34 @@ fn hsts_is_sent_over_https() {
         let fields = client.ask("GET", target, sent).fields;
         assert_eq!(fields.replace("X-Upstream: yes\r\n", ""), expected, "{target} {sent}");
     }
+}
+
+#[test]
+fn a_route_may_trust_other_proxies_than_its_site() {
+    let trust = |text: &str| {
+        let proxies = vec![text.parse().unwrap()];
+        Trust { proxies, from: AddressFrom::Header("X-Client".to_owned()) }
+    };
+    let mut own = respond(PathMatch::prefix("/own"), "$remote_addr");
+    own.rules.trust = Some(trust("192.0.2.0/24"));
+    own.rules.access = vec![access(Verdict::Deny, "203.0.113.0/24")];
+    let mut when =
+        WhenBlock { conditions: vec![condition("remote in ['198.51.100.0/24']")], rules: Rules::default() };
+    when.rules.response_fields = vec![field("X-Inner", FieldChange::Set(template("yes")))];
+    own.rules.when = vec![when];
+    let mut plan = plan_of(vec![own, respond(PathMatch::prefix("/"), "$remote_addr")]);
+    plan.sites[0].trust = trust("10.0.0.0/8");
+    let client = TestClient::new(&plan);
+    let ask = |peer: &str, path: &str, field: &str| {
+        client.ask_from(Some(peer), "GET", path, &format!("X-Client: {field}\r\n"))
+    };
+    assert_eq!(ask("192.0.2.1", "/own", "198.51.100.1").body, "198.51.100.1");
+    assert_eq!(ask("192.0.2.1", "/", "198.51.100.1").body, "192.0.2.1");
+    assert_eq!(ask("10.0.0.1", "/own", "198.51.100.1").body, "10.0.0.1");
+    assert_eq!(ask("10.0.0.1", "/", "198.51.100.1").body, "198.51.100.1");
+    // Its rules are about its clients.
+    assert_eq!(ask("192.0.2.1", "/own", "203.0.113.1").status, 403);
+    assert_eq!(ask("10.0.0.1", "/own", "203.0.113.1").status, 200);
+    assert!(ask("192.0.2.1", "/own", "198.51.100.1").fields.contains("X-Inner: yes"));
+    assert!(!ask("10.0.0.1", "/own", "198.51.100.1").fields.contains("X-Inner"));
 }

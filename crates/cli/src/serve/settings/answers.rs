@@ -15,6 +15,12 @@ use crate::value;
 
 const PAGE_FILE: Key = Key { name: "file", value: "FILE", help: "file of the page", ..KEY };
 const PAGE_TEXT: Key = Key { name: "text", help: "text of the page", ..KEY };
+const FIELD_WHEN: Key = Key {
+    name: "when",
+    value: "always|success",
+    default: "always",
+    help: "success: only for responses with 200, 201, 204, 206, 301 to 304, 307 and 308",
+};
 const PAGE_TYPE: Key =
     Key { name: "type", default: "text/html; charset=utf-8", help: "its Content-Type", ..KEY };
 
@@ -152,20 +158,31 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
     ServeSetting {
         name: "response-header",
         value: "set|add|default|remove NAME [VALUE]",
-        keys: &[Key {
-            name: "when",
-            value: "always|success",
-            default: "always",
-            help: "success: only for responses with 200, 201, 204, 206, 301 to 304, 307 and 308",
-        }],
+        keys: &[FIELD_WHEN],
         help: "change a header field of responses; default sets it if it is missing",
         set: |options, given| {
-            let mut rule = field(options, given)?;
-            rule.when = if given.key("when") == Some("success") { When::Success } else { When::Always };
+            let rule = FieldRule { when: field_when(given), ..field(options, given)? };
             options.rules.response_fields.push(rule);
             Ok(())
         },
         is_list: true,
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "response-trailer",
+        value: "NAME VALUE",
+        keys: &[FIELD_WHEN],
+        help: "add a trailer field, which is sent after the body; the value may contain the variables of response-header, as they are \
+               before the body; HTTP/1.1 bodies are then chunked; clients with HTTP/1.0 get none",
+        set: |options, given| {
+            let name = parse::field_name(given.text())?;
+            let value = options.template(parse::field_value(given.value(1).unwrap_or_default())?)?;
+            let change = FieldChange::Trailer(value);
+            options.rules.response_fields.push(FieldRule { change, name, when: field_when(given) });
+            Ok(())
+        },
+        is_list: true,
+        is_spread: true,
         ..ROUTES
     },
     ServeSetting {
@@ -373,6 +390,11 @@ fn rewrite(options: &mut ServeOptions, given: &Values, from: RewriteFrom) -> Res
     let to = options.template(given.value(1).unwrap_or_default())?;
     options.rewrites.push(Rewrite { from, to, then, when: options.conditions.clone() });
     Ok(())
+}
+
+/// The responses that a field is for.
+fn field_when(given: &Values) -> When {
+    if given.key("when") == Some("success") { When::Success } else { When::Always }
 }
 
 fn field(options: &ServeOptions, given: &Values) -> Result<FieldRule, Refused> {

@@ -8,7 +8,7 @@ use flatout_site::plan::AddressFrom;
 
 use crate::serve::options::{Level, ListenSetting, ServeOptions};
 use crate::serve::parse;
-use crate::serve::setting::{Change, Key, SERVERS, SITES, ServeSetting};
+use crate::serve::setting::{Change, Key, ROUTES, SERVERS, SITES, ServeSetting};
 use crate::serve::values::{Refused, Values};
 use crate::value;
 
@@ -167,7 +167,7 @@ pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
         value: "PEER…",
         default: "none",
         help: "proxies in front of this server whose client address is trusted; networks such as 10.0.0.0/8, unix, or \
-               all",
+               all; in a route for its rules, not for the conditions that lead to it",
         set: |options, given| {
             let peers: Result<Vec<_>, _> = given.values().map(parse::peers).collect();
             if options.begins("trusted-proxies") {
@@ -177,7 +177,7 @@ pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
             Ok(())
         },
         is_list: true,
-        ..SITES
+        ..ROUTES
     },
     ServeSetting {
         name: "client-address",
@@ -195,6 +195,6 @@ pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
             options.names_client_address = true;
             Ok(())
         },
-        ..SITES
+        ..ROUTES
     },
 ];

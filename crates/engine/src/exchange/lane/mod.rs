@@ -1,5 +1,6 @@
 //! The worker's interface for its services.
 
+mod figures;
 mod guests;
 mod responses;
 
@@ -20,6 +21,7 @@ use flatout_wire::h1::Trailers;
 use super::entry::{Exchange, Outgoing};
 use super::guest::{Guest, GuestEvent, GuestKey};
 use super::intake::Memory;
+use super::mailbox::Mailbox;
 use super::permits::Permits;
 use super::pipes::{Pipes, PooledPipe};
 use crate::plan::Limits;
@@ -57,6 +59,8 @@ pub(super) struct Inner {
     body_bytes_max: Cell<u64>,
     /// The addresses in PROXY protocol headers; as many as there are connections with one.
     announced: RefCell<HashMap<Key, Rc<Announced>>>,
+    /// The mailboxes of all workers.
+    workers: Arc<[Mailbox]>,
     set: Set,
 }
 
@@ -99,7 +103,7 @@ pub enum Pull {
 }
 
 impl Lane {
-    pub(crate) fn new(set: Set) -> Lane {
+    pub(crate) fn new(set: Set, workers: Arc<[Mailbox]>) -> Lane {
         Lane(Rc::new(Inner {
             exchanges: RefCell::default(),
             listed: RefCell::default(),
@@ -113,6 +117,7 @@ impl Lane {
             bodies: RefCell::new((Arc::default(), u64::MAX)),
             body_bytes_max: Cell::new(u64::MAX),
             announced: RefCell::default(),
+            workers,
             set,
         }))
     }

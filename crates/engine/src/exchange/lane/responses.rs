@@ -13,15 +13,15 @@ use crate::exchange::entry::{Exchange, Outgoing};
 use crate::exchange::intake::Intake;
 use crate::exchange::pipes::PooledPipe;
 use crate::exchange::tasks::spawn_response;
-use crate::service::{BoxError, ExchangeKey, FileRange, Filter, Response, Takeover};
+use crate::service::{BoxError, ExchangeKey, FileRange, Filter, PushedRules, Response, Takeover};
 
 impl Lane {
     /// Responds to a parked request. Returns whether it still exists. A second response is ignored.
     pub fn answer(&self, key: ExchangeKey, response: impl Into<Box<Response>>) -> bool {
         let mut response = response.into();
         // Data pushed before the response is encoded passes through it too.
-        if let Some(filter) = response.take_filter() {
-            self.set_filter(key.0, filter);
+        if let Some(rules) = response.take_pushed_rules() {
+            self.set_pushed_rules(key.0, *rules);
         }
         self.send_item(key, Outgoing::Answer(response))
     }
@@ -36,9 +36,19 @@ impl Lane {
         self.with(key.0, |exchange| exchange.task = Some(task));
     }
 
-    /// Filters everything that is pushed to an exchange. The filter of a second response is ignored, like the
-    /// response.
-    pub(crate) fn set_filter(&self, key: Key, filter: Box<dyn Filter>) {
+    /// Applies these to everything that is pushed to an exchange. Those of a second response are ignored, like the response.
+    pub(crate) fn set_pushed_rules(&self, key: Key, rules: PushedRules) {
+        if !rules.trailers.is_empty() {
+            self.with(key, |exchange| {
+                exchange.trailers.get_or_insert(rules.trailers);
+            });
+        }
+        if let Some(filter) = rules.filter {
+            self.set_filter(key, filter);
+        }
+    }
+
+    fn set_filter(&self, key: Key, filter: Box<dyn Filter>) {
         let refused = self.with(key, |exchange| match exchange.filter {
             None => exchange.filter.replace(filter),
             Some(_) => Some(filter),
@@ -194,7 +204,11 @@ impl Lane {
             Some(Err(_)) => return self.cut(key),
             None => {}
         }
-        self.send_item(key, Outgoing::End(trailers.to_vec()))
+        let own = self.with(key.0, |exchange| exchange.trailers.take()).flatten();
+        self.send_item(
+            key,
+            Outgoing::End(own.map_or_else(|| trailers.to_vec(), |own| [&own, trailers].concat())),
+        )
     }
 
     /// Aborts such a body: the client sees that it is incomplete.
