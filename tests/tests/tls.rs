@@ -358,3 +358,58 @@ fn upstreams_get_fields_of_the_client_certificate() {
         }
     }
 }
+
+/// The site for all other names has no certificate for them.
+#[test]
+fn handshakes_for_the_names_of_a_site_are_refused() {
+    let (authority, folder) = (Authority::new(), Folder::new());
+    authority.sign("a", "a.test");
+    authority.sign("b", "b.test");
+    let file = |name: &str| authority.path(name);
+    let text = format!(
+        "listen \"127.0.0.1:0\"\nlisten-plain \"127.0.0.1:0\"\n\
+         site a.test {{ tls {:?} {:?}; respond 200 hello; }}\n\
+         site b.test {{ tls refuse; respond 200 plain; }}\n\
+         site \"*\" {{ tls refuse; respond 200 others; }}\n",
+        file("a.pem"),
+        file("a.key"),
+    );
+    folder.write("site.kdl", &text);
+    let mut command = Command::new(program("flatout"));
+    command.arg("serve").arg("-c").arg(folder.0.join("site.kdl")).stdin(Stdio::null());
+    let server = Server::start(command);
+    let port = server.secure_port.expect("it speaks TLS");
+    assert_eq!(authority.curl("a.test", port, "/", &[]).as_deref(), Ok("hello"));
+    for version in ["1.2", "1.3"] {
+        for name in ["b.test", "c.test"] {
+            assert_eq!(authority.curl(name, port, "/", &["--tls-max", version]), Err(35), "{name} {version}");
+        }
+        let unnamed = Command::new("openssl")
+            .args(["s_client", "-noservername", &format!("-tls{}", version.replace('.', "_"))])
+            .args(["-connect", &format!("127.0.0.1:{port}")])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&unnamed.stderr);
+        assert!(said.contains("unrecognized name"), "{version} {said}");
+    }
+    // A connection for another name is not for these sites.
+    let host = ["-H", "Host: b.test", "-w", " %{http_code}"];
+    let other = authority.curl("a.test", port, "/", &host).unwrap();
+    assert!(other.ends_with(" 421"), "{other}");
+    let plain = server.one("GET / HTTP/1.1\r\nHost: b.test\r\nConnection: close\r\n\r\n");
+    assert_eq!(plain.text(), "plain");
+    for wrong in [
+        "listen \"127.0.0.1:0\"\ntls refuse\nrespond 200 x\n".to_owned(),
+        text.replace(
+            "tls refuse; respond 200 plain",
+            &format!("tls refuse; tls {:?} {:?}; respond 200 plain", file("b.pem"), file("b.key")),
+        ),
+    ] {
+        folder.write("wrong.kdl", wrong);
+        let checked =
+            Command::new(program("flatout")).arg("check").arg(folder.0.join("wrong.kdl")).output().unwrap();
+        let said = String::from_utf8_lossy(&checked.stderr);
+        assert!(said.contains("`tls refuse`"), "{said}");
+    }
+}

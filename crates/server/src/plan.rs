@@ -188,7 +188,7 @@ impl Plan {
     /// Whether it uses TLS.
     pub fn is_secure(&self) -> bool {
         let of_sites = self.site_secure.iter().flatten();
-        let has_own = |profile: &Profile| !profile.identities.is_empty();
+        let has_own = |profile: &Profile| profile.refuses || !profile.identities.is_empty();
         // Also without a certificate, if one is awaited: a reload may bring the first.
         let has_usual = !self.secure.identities.is_empty() || !self.secure.awaited.is_empty();
         has_usual || self.issue.is_any() || of_sites.into_iter().any(has_own)

@@ -67,9 +67,16 @@ impl CompiledPage {
     }
 
     fn write(&self, response: &mut Response) {
-        for name in
-            ["content-type", "content-encoding", "content-range", "etag", "last-modified", "accept-ranges"]
-        {
+        const OF_REPLACED: [&str; 7] = [
+            "content-type",
+            "content-encoding",
+            "content-range",
+            "etag",
+            "last-modified",
+            "accept-ranges",
+            "location",
+        ];
+        for name in OF_REPLACED {
             if response.field(name).is_some() {
                 response.remove_header(name);
             }
@@ -96,10 +103,10 @@ impl ErrorPages {
         place: Place,
     ) -> Result<ErrorPages, Fault> {
         let page = |page: &plan::ErrorPage| {
-            if let Some(range) = page.statuses.iter().find(|range| *range.start() < 400 || *range.end() > 599)
+            if let Some(range) = page.statuses.iter().find(|range| *range.start() < 300 || *range.end() > 599)
             {
                 return Err(
-                    place.fault(format!("an error page for {range:?}: need statuses from 400 to 599"))
+                    place.fault(format!("an error page for {range:?}: need statuses from 300 to 599"))
                 );
             }
             let status = match page.status {

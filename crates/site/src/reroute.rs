@@ -169,7 +169,7 @@ impl RequestContext<'_> {
     /// Sends the request to the route of the page for the response that was made here, if there is one.
     pub(crate) fn reroute_error(&mut self, worker: &SiteWorker) -> bool {
         let status = self.response.status();
-        if status.code() < 400
+        if status.code() < 300
             || self.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.error.is_some())
         {
             return false;

@@ -21,6 +21,8 @@ use crate::tickets::{Bound, Tickets};
 pub struct Profile {
     /// Its certificates; empty: those of the server. The first is for names that are in none.
     pub identities: Vec<Identity>,
+    /// Handshakes are refused (`unrecognized_name`), and it has no certificates.
+    pub refuses: bool,
     /// The oldest allowed TLS version.
     pub min_version: MinVersion,
     /// Client authentication, if any.
@@ -117,6 +119,10 @@ impl Common<'_> {
                 builder.with_client_cert_verifier(verifier)
             }
         };
+        if profile.refuses {
+            // Connections for other names are not for its site.
+            trust.update(b"refuses");
+        }
         if profile.min_version == MinVersion::Tls13 {
             trust.update(b"1.3");
         }

@@ -275,7 +275,7 @@ impl Live {
         for Awaited { path, .. } in there {
             certificates.push(Certificate::load(path, path)?);
         }
-        let has_own = |profile: &Profile| !profile.identities.is_empty();
+        let has_own = |profile: &Profile| profile.refuses || !profile.identities.is_empty();
         let is_served = plan.profiles.is_empty() || !plan.profiles.iter().all(has_own);
         if certificates.is_empty() && plan.awaited.is_empty() && is_served {
             return Err("no certificate: need at least one, with its key".to_owned());
@@ -286,12 +286,12 @@ impl Live {
             Names::new(&certificates, missing, proofs.clone())
         };
         let own =
-            Profile { identities: Vec::new(), min_version: plan.min_version, clients: plan.clients.clone() };
+            Profile { min_version: plan.min_version, clients: plan.clients.clone(), ..Profile::default() };
         let mut profiles = vec![common.open(&own, usual())?];
         let mut others = Vec::new();
         for profile in &plan.profiles {
             let certificates = load_all(&profile.identities)?;
-            let names = match certificates.is_empty() {
+            let names = match certificates.is_empty() && !profile.refuses {
                 true => usual(),
                 false => Names::new(&certificates, std::iter::empty(), proofs.clone()),
             };

@@ -33,6 +33,8 @@ pub(super) struct ServeOptions {
     pub(super) server: Plan,
     /// TLS to clients; unused without certificates.
     pub(super) secure: ServerPlan,
+    /// Handshakes for the names of the site are refused.
+    pub(super) refuses_tls: bool,
     /// Automatic certificates.
     pub(super) issue: Issue,
     /// The upstream that connections with TLS are passed on to, as it is written; for a site.
@@ -213,6 +215,7 @@ impl ServeOptions {
             level: Level::Top,
             server: Plan::default(),
             secure: ServerPlan::default(),
+            refuses_tls: false,
             issue: Issue::default(),
             tls_passthrough: None,
             https_redirect: None,
@@ -305,19 +308,22 @@ impl ServeOptions {
         Ok(())
     }
 
-    /// Whether it has a certificate, or gets one.
+    /// Whether it has a certificate, or gets one, or needs none to refuse all handshakes.
     pub(super) fn has_certificate(&self) -> bool {
-        !self.secure.identities.is_empty() || self.issue.is_any()
+        !self.secure.identities.is_empty() || self.issue.is_any() || self.refuses_tls
     }
 
     /// The TLS settings of a site, if they differ from those of the server.
     pub(super) fn profile(&self, top: &ServeOptions) -> Option<Profile> {
+        if self.refuses_tls {
+            return Some(Profile { refuses: true, ..Profile::default() });
+        }
         let ServerPlan { identities, min_version, clients, .. } = &self.secure;
         let has_own = *identities != top.secure.identities;
         let identities = if has_own { identities.clone() } else { Vec::new() };
         let (min_version, clients) = (*min_version, clients.clone());
         let differs = has_own || min_version != top.secure.min_version || clients != top.secure.clients;
-        differs.then_some(Profile { identities, min_version, clients })
+        differs.then_some(Profile { identities, min_version, clients, ..Profile::default() })
     }
 
     /// Whether both sites are served at the same address, as far as their own addresses tell.

@@ -381,7 +381,7 @@ fn mistakes_have_a_position() {
         (&site("response-header set A \"$hots\""), "1:32: response-header: unknown variable `$hots`; did you mean `$host`?".to_owned()),
         (&site("response-header remove A b"), "1:26: response-header: remove takes a name and no value".to_owned()),
         (&site("response-header set \"A b\" c"), "1:30: response-header: got `A b`, need the name of a header field".to_owned()),
-        (&site("error-page 200 text=x"), "1:21: error-page: got `200`, need a status from 400 to 599, or a range such as 400-599".to_owned()),
+        (&site("error-page 200 text=x"), "1:21: error-page: got `200`, need a status from 300 to 599, or a range such as 300-599".to_owned()),
         (&site("error-page 404"), "1:21: error-page: need file=, text= or to=".to_owned()),
         (&site("workers 4"), "1:10: `workers` is not allowed in a site, only at the top of the file".to_owned()),
         ("redirect \"/x\" status=200", "1:15: got `200`, need 301, 302, 303, 307 or 308".to_owned()),

@@ -192,7 +192,15 @@ impl<'d> Import<'d> {
             return Ok(Some(moved));
         }
         let is_named = page.starts_with('@');
-        if !(page.starts_with('/') || self.is_route(page)) || page.contains('$') {
+        let (path, query) = match page.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (*page, None),
+        };
+        let has_unknown = |query: &str| values::unknown_variable(query, &self.maps).is_some();
+        if !(page.starts_with('/') || self.is_route(page))
+            || path.contains('$')
+            || query.is_some_and(has_unknown)
+        {
             return Err("a page is a file or a location".to_owned());
         }
         if let Some(why) = (!is_named).then(|| self.unserved(page, chain)).flatten() {
@@ -200,7 +208,7 @@ impl<'d> Import<'d> {
         }
         check_statuses(codes)?;
         let upstream = of_upstreams(chain);
-        let root = match if is_named { self.named_handler(page, chain) } else { self.page_root(page, chain) }
+        let root = match if is_named { self.named_handler(page, chain) } else { self.page_root(path, chain) }
         {
             Ok(root) if status != " status=own" => root,
             // Only a route that responds at once can replace a response of an upstream.
@@ -220,7 +228,10 @@ impl<'d> Import<'d> {
             Ok(_) => return Err("taking the status of a file is not supported".to_owned()),
             Err(handler) => return Err(format!("its page is handled by {handler}")),
         };
-        let file = format!("{}{page}", root.trim_end_matches('/'));
+        let file = format!("{}{path}", root.trim_end_matches('/'));
+        if std::path::Path::new(&file).is_dir() && status.is_empty() && upstream.is_empty() {
+            return Ok(Some(format!("error-page {} to={}", codes.join(" "), super::out::text(page))));
+        }
         if is_missing(&file) {
             return Err(format!("there is no file {file}"));
         }
@@ -327,10 +338,10 @@ fn of_upstreams(chain: &Chain<'_>) -> &'static str {
 }
 
 fn check_statuses(codes: &[&str]) -> Result<(), String> {
-    let is_error = |code: &&str| code.parse().is_ok_and(|code: u16| (400..=599).contains(&code));
+    let is_error = |code: &&str| code.parse().is_ok_and(|code: u16| (300..=599).contains(&code));
     match !codes.is_empty() && codes.iter().all(is_error) {
         true => Ok(()),
-        false => Err("it needs statuses from 400 to 599".to_owned()),
+        false => Err("it needs statuses from 300 to 599".to_owned()),
     }
 }
 

@@ -89,6 +89,10 @@ fn directives_have_their_words() {
             "response-header add \"A\" \"b\" when=success | files \"/r\"",
         ),
         (
+            "root /r; error_page 302 /moved?$arg_a; location = /moved { return 303 /there; }",
+            "error-page 302 to=\"/moved?$arg_a\" | files \"/r\" | route \"/moved\" match=exact { | redirect \"$scheme://$http_host/there\" status=303 | }",
+        ),
+        (
             "root /r; error_page 404 =200 /x.html;",
             "error-page 404 file=\"/r/x.html\" status=200 | files \"/r\"",
         ),

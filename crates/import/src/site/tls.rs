@@ -7,7 +7,7 @@ use super::chain::Chain;
 use super::out::{Lines, text};
 
 /// Directives that `tls` and the settings beside it stand for.
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 8] = [
     "ssl_certificate",
     "ssl_certificate_key",
     "ssl_protocols",
@@ -15,6 +15,7 @@ const NAMES: [&str; 7] = [
     "ssl_client_certificate",
     "ssl_trusted_certificate",
     "ssl_verify_client",
+    "ssl_reject_handshake",
 ];
 
 /// Whether all servers with TLS have the same settings for it.
@@ -61,6 +62,14 @@ impl<'d> Import<'d> {
     ) {
         if !self.addresses.speaks_tls(at) {
             return;
+        }
+        if chain.is_on("ssl_reject_handshake") {
+            for name in NAMES {
+                if let Some(directive) = chain.find(name) {
+                    self.fates.carried(directive);
+                }
+            }
+            return lines.setting("tls refuse".to_owned());
         }
         let pair_of = |chain: &Chain<'d>| {
             let pair = chain.find("ssl_certificate").zip(chain.find("ssl_certificate_key"));

@@ -160,3 +160,13 @@ fn the_figures_of_nginx_are_those_of_the_server() {
     let route = "route \"/status\" match=exact { | allow \"127.0.0.1\" | deny all | stub-status | }";
     assert!(site.contains(route) && !site.contains("not converted"), "{site}");
 }
+
+#[test]
+fn rejected_handshakes_are_refused() {
+    let main = "http { server { listen 443 ssl default_server; ssl_reject_handshake on; } \
+                server { listen 443 ssl; server_name a; ssl_certificate c; ssl_certificate_key k; return 204; } }";
+    let imported = imported(main);
+    assert!(imported.text.contains("    tls refuse\n    respond 404\n"), "{}", imported.text);
+    assert!(imported.text.contains("    tls \"c\" \"k\"\n"), "{}", imported.text);
+    assert!(imported.unserved.is_empty() && imported.left == 0, "{}", imported.text);
+}

@@ -324,7 +324,7 @@ pub enum When {
 /// A page that replaces responses with some statuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrorPage {
-    /// The statuses; 400 to 599.
+    /// The statuses; 300 to 599.
     pub statuses: Vec<RangeInclusive<u16>>,
     /// The page.
     pub page: Page,

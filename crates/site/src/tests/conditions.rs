@@ -409,6 +409,30 @@ fn pages_of_errors_come_from_routes() {
 }
 
 #[test]
+fn pages_may_take_the_place_of_redirects() {
+    let to = template("https://a.test/first");
+    let mut moved = Route::new(PathMatch::prefix("/moved"), Action::Redirect { status: 302, to: to.clone() });
+    moved.rules.error_pages = vec![page_from(302..=302, "/page?$arg_a", true)];
+    let mut text = Route::new(PathMatch::prefix("/text"), Action::Redirect { status: 302, to });
+    text.rules.error_pages = vec![ErrorPage {
+        statuses: vec![300..=399],
+        page: Page { content_type: "text/plain".to_owned(), source: PageSource::Text("moved".to_owned()) },
+        status: None,
+        of_upstreams: false,
+    }];
+    let page = Route::new(
+        PathMatch::prefix("/page"),
+        Action::Redirect { status: 303, to: template("https://a.test/second?$args") },
+    );
+    let client = TestClient::new(&plan_of(vec![moved, text, page]));
+    let response = client.get("/moved?a=1");
+    assert_eq!((response.status, &*response.fields), (303, "Location: https://a.test/second?1\r\n"));
+    let response = client.get("/text");
+    assert_eq!((response.status, &*response.body), (302, "moved"));
+    assert!(!response.fields.contains("Location"), "{}", response.fields);
+}
+
+#[test]
 fn the_name_of_an_upstream_may_have_variables() {
     let mut route = to_upstream("/");
     route.upstream_name = Some(template("http://$arg_to"));

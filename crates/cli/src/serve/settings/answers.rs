@@ -309,10 +309,10 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
                 help: "also replace responses of upstreams",
             },
         ],
-        help: "a custom page for statuses such as 404 or 500-599",
+        help: "a custom page for statuses such as 404 or 500-599, also for redirects (300-399): their Location is not sent",
         set: |options, given| {
             let statuses: Result<Vec<_>, _> =
-                given.values().map(|text| parse::statuses(text, 400..=599)).collect();
+                given.values().map(|text| parse::statuses(text, 300..=599)).collect();
             let (page, status) = match given.read("to", |text| options.reroute(text))? {
                 Some(to) => (route_page(given, to)?, None),
                 None => {

@@ -15,7 +15,8 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
         default: "none",
         help: "serve TLS with this certificate and key (PEM files), or with `local` a certificate of a CA on this \
                machine, for development; can be repeated: clients get the certificate for the name they request, or \
-               the first; in a site, for its names instead of those at the top; changed files are reloaded",
+               the first; in a site, for its names instead of those at the top, or `refuse`: handshakes for its names fail \
+               (unrecognized_name), and in the site for all other names those for unknown ones too; changed files are reloaded",
         set: |options, given| {
             match (given.text(), given.value(1).filter(|key| !key.is_empty())) {
                 ("local", None) if options.level == Level::Top => options.issue.local = true,
@@ -24,6 +25,13 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
                         "`tls local` belongs to the top: its certificate has the names of all sites".into()
                     );
                 }
+                ("refuse", None) if options.level != Level::Site => {
+                    return Err("`tls refuse` belongs in a site, whose names it is for".into());
+                }
+                ("refuse", None) => options.refuses_tls = true,
+                (_, Some(_)) if options.refuses_tls => {
+                    return Err("the site has `tls refuse`, so it needs no certificate".into());
+                }
                 (certificate, Some(key)) => {
                     let (certificate, key) = (options.path(certificate), options.path(key));
                     if options.begins("tls") {
@@ -31,7 +39,9 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
                     }
                     options.secure.identities.push(Identity { certificate, key });
                 }
-                (got, None) => return Err(format!("got `{got}` alone, need CERT KEY, or local").into()),
+                (got, None) => {
+                    return Err(format!("got `{got}` alone, need CERT KEY, local or refuse").into());
+                }
             }
             Ok(())
         },
