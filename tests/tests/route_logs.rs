@@ -144,6 +144,67 @@ fn requests_of_a_route_are_in_its_own_logs_alone() {
     assert_eq!(lines(&folder, "all.log").len(), 1);
 }
 
+/// Also one that waits for its upstream, over HTTP/1 and HTTP/2.
+#[test]
+fn a_request_whose_client_leaves_is_in_the_logs_of_its_route() {
+    let folder = Folder::new();
+    // It accepts connections, and responds to none.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let site = "\
+listen \"127.0.0.1:0\"
+listen-plain \"127.0.0.1:0\"
+tls local
+state state
+workers 1
+log-format \"$request_uri $outcome\"
+log-flush \"10ms\"
+access-log \"all.log\"
+site localhost t \"127.0.0.1\" {
+    access-log \"site.log\"
+    proxy \"http://SILENT\"
+    route \"/own/\" {
+        access-log \"own.log\"
+        proxy \"http://SILENT\"
+    }
+    route \"/quiet/\" {
+        access-log off
+        proxy \"http://SILENT\"
+    }
+    route \"/unlogged/\" {
+        access-log \"unlogged.log\"
+        when \"query == 'log=0'\" {
+            log-requests off
+        }
+        proxy \"http://SILENT\"
+    }
+}
+";
+    folder.write("site.kdl", site.replace("SILENT", &silent.local_addr().unwrap().to_string()));
+    let mut command = Command::new(program("flatout"));
+    let server = Server::start({
+        command.current_dir(&folder.0).args(["serve", "-c", "site.kdl"]);
+        command
+    });
+    let leave = |version: &str, target: &str| {
+        let url = format!("https://127.0.0.1:{}{target}", server.secure_port.unwrap());
+        let mut curl = Command::new("curl");
+        let status =
+            curl.args(["-sk", "--max-time", "0.5", version, "-o", "/dev/null", &url]).status().unwrap();
+        assert!(!status.success());
+    };
+    for target in ["/quiet/a", "/unlogged/a?log=0", "/own/a", "/unlogged/a?log=1", "/a"] {
+        leave("--http1.1", target);
+        leave("--http2", target);
+    }
+    until("the last lines", || lines(&folder, "all.log").len() >= 2 && lines(&folder, "site.log").len() >= 2);
+    for (log, target) in
+        [("all.log", "/a"), ("site.log", "/a"), ("own.log", "/own/a"), ("unlogged.log", "/unlogged/a?log=1")]
+    {
+        let expected = [target, target].map(|target| format!("{target} client_gone"));
+        assert_eq!(lines(&folder, log), expected, "{log}");
+    }
+}
+
 #[test]
 fn a_log_that_cannot_be_opened_or_read_is_refused() {
     let folder = Folder::new();

@@ -8,6 +8,9 @@ pub(crate) fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
+/// In place of the hash of a key that a request does not have.
+pub(crate) const NO_KEY: u64 = 0;
+
 /// The hash of a key: the same on every worker, every host and after every start (FNV-1a).
 pub(crate) fn hash(key: &[u8]) -> u64 {
     key.iter()

@@ -69,6 +69,23 @@ fn another_server_is_asked_after_a_named_status() {
     assert_eq!((figures.retries, figures.failures, figures.active), (3, 3, 0));
 }
 
+/// It is about what was requested.
+#[test]
+fn a_404_that_asks_another_server_is_no_failure() {
+    const MISSING: &str = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+    let (empty, full) = (Scripted::sending(MISSING), Scripted::sending(OK));
+    let mut upstream = both(empty.address, full.address);
+    upstream.retry_on.statuses = vec![404];
+    upstream.passive.failures_max = 1;
+    let running = Running::to(upstream);
+    for _ in 0..6 {
+        assert!(running.all(last("/")).starts_with("HTTP/1.1 200 "));
+    }
+    assert_eq!((empty.count(), full.count()), (3, 6));
+    let figures = running.figures.server("t", &empty.address.to_string());
+    assert_eq!((figures.retries, figures.failures), (3, 0));
+}
+
 #[test]
 fn the_response_of_the_last_server_arrives() {
     let (first, second) = (Scripted::sending(BUSY), Scripted::sending(BUSY));

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use flatout_engine::{Reply, Request, Response};
+use flatout_observe::observed::{Notes, RequestLogs};
 use flatout_wire::{Head, Method, Status};
 
 use super::compiled::{Block, CompiledRoute, Guards};
@@ -187,7 +188,12 @@ impl SiteWorker {
             Next::Break(outcome) => outcome,
         };
         match outcome {
-            Outcome::Reply(reply) => reply,
+            Outcome::Reply(reply) => {
+                if !matches!(reply, Reply::Now) {
+                    context.note();
+                }
+                reply
+            }
             Outcome::Respond if context.reroute_error(self) => context.begin_again(self),
             Outcome::Respond => context.finish(self),
             Outcome::Refuse(refusal) => {
@@ -199,6 +205,7 @@ impl SiteWorker {
             }
             Outcome::Reroute => context.begin_again(self),
             Outcome::Suspend(event, step) => {
+                context.note();
                 let time_left = context.route.and_then(|route| self.time_left(route, &context.request));
                 let RequestContext { request, resolution, mut progress, .. } = context;
                 progress.step = step;
@@ -313,6 +320,16 @@ impl<'a> RequestContext<'a> {
         let RequestContext { request, progress, response, .. } = self;
         response.reset();
         worker.run(request, progress, response)
+    }
+
+    /// Notes the site and its logs, in case that the client leaves before there is a response.
+    fn note(&mut self) {
+        let Some(rules) = self.finishers.rules() else { return };
+        let mut blocks = rules.blocks.iter().enumerate();
+        let is_in_force = |at: usize| self.blocks >> at & 1 == 1;
+        let is_unlogged = blocks.any(|(at, it)| it.is_unlogged && !it.is_late && is_in_force(at));
+        let logs = if is_unlogged { RequestLogs::None } else { rules.logs };
+        self.response.set_note(Notes::routed(0, rules.site, logs));
     }
 
     /// Applies the response rules to a response made here.

@@ -46,6 +46,10 @@ pub(super) fn handle_reply(
 
 #[inline(never)]
 fn handle_deferred_reply(serving: &mut Serving, key: Key, connection: &mut Connection, reply: Reply) {
+    let note = serving.response.take_note();
+    if let Some(open) = serving.open_record(connection) {
+        open.ended.note = note;
+    }
     match reply {
         Reply::Later(future) => {
             let exchange = exchange(serving, key, connection);

@@ -203,10 +203,14 @@ fn handle_reply(
     id: StreamId,
     reply: Reply,
     exchange: Option<Key>,
-    record: Option<Record>,
+    mut record: Option<Record>,
 ) {
     if let (Reply::Now, None) = (&reply, exchange) {
         return responses::respond_now(serving, key, session, id, record);
+    }
+    if let Reply::Later(_) | Reply::Parked = reply {
+        let note = serving.response.take_note();
+        record.iter_mut().for_each(|record| record.ended.note = note);
     }
     let exchange = exchange.unwrap_or_else(|| serving.lane.open(Exchange::called(key)));
     serving.lane.with(exchange, |exchange| exchange.set_stream(id));

@@ -395,10 +395,16 @@ impl Response {
     }
 
     /// A number for the service's own use, returned when the exchange has ended
-    /// ([`Ended::note`](crate::Ended::note)).
+    /// ([`Ended::note`](crate::Ended::note)). If the response comes later ([`Reply::Parked`](crate::Reply::Parked),
+    /// [`Reply::Later`](crate::Reply::Later)), it is returned if the client leaves before.
     pub fn set_note(&mut self, note: u64) -> &mut Self {
         self.note = note;
         self
+    }
+
+    /// Takes the note of a request whose response comes later.
+    pub(crate) fn take_note(&mut self) -> u64 {
+        std::mem::take(&mut self.note)
     }
 
     /// The number set by [`Response::set_note`], or 0.

@@ -12,7 +12,7 @@ use crate::exchange::{Exchange, Lane, panicked};
 use crate::service::{Announced, ExchangeKey, Park, Reply, Request, Response, Service};
 
 /// Calls the service; a panic becomes the response 500, the connection's last. If it replies that the response comes
-/// later, anything it has written is discarded: the next request must find the response empty. The request is
+/// later, anything but its note is discarded: the next request must find the response empty. The request is
 /// assembled in the argument's place, so that its 168 bytes are not moved again.
 #[inline]
 pub(crate) fn call<'a>(
@@ -22,8 +22,15 @@ pub(crate) fn call<'a>(
 ) -> Reply {
     let called = catch_unwind(AssertUnwindSafe(|| {
         let reply = service.call(request(), response);
-        if !matches!(reply, Reply::Now) {
-            response.reset();
+        match reply {
+            Reply::Now => {}
+            Reply::Leave(_) => response.reset(),
+            Reply::Later(_) | Reply::Parked => {
+                // The note is for the record of a request that ends without a response.
+                let note = response.note();
+                response.reset();
+                response.set_note(note);
+            }
         }
         reply
     }));

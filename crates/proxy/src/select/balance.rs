@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use flatout_lane::clock;
 
-use crate::hash::mix;
+use crate::hash::{NO_KEY, mix};
 use crate::plan;
 use crate::plan::Balance;
 use crate::select::moving_time::MovingTime;
@@ -184,6 +184,7 @@ impl Shares {
             Balance::LeastConnections => self.least(&open),
             Balance::LeastTime => self.soonest(&open),
             Balance::TwoChoices => self.better_of_two(&open),
+            Balance::Hash(_) if hash == NO_KEY => self.by_turns(&open),
             Balance::Hash(_) => self.by_hash(&open, hash),
         };
         self.open = open;
@@ -413,6 +414,17 @@ mod tests {
             moved += u32::from(was != is);
         }
         assert!((850..1150).contains(&moved), "{moved}");
+    }
+
+    #[test]
+    fn requests_without_a_key_are_spread() {
+        let upstream = upstream(&[1, 1, 1], Balance::Hash(Key::Target));
+        let mut shares = shares(&upstream, 1);
+        let mut counts = [0; 3];
+        for _ in 0..6 {
+            counts[shares.choose(&upstream.plan, NO_KEY, 0, None).unwrap()] += 1;
+        }
+        assert_eq!(counts, [2, 2, 2]);
     }
 
     #[test]

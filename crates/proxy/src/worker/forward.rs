@@ -14,7 +14,7 @@ use flatout_wire::h1::Sent;
 use flatout_wire::{Framing, Head, Method, Status, Version};
 use tokio::sync::oneshot;
 
-use crate::hash::hash;
+use crate::hash::{NO_KEY, hash};
 use crate::plan::{Balance, Key};
 use crate::receiver::{ParkedClient, Receiver, ResponseSink};
 use crate::request::auth_query::write_auth_query;
@@ -182,20 +182,25 @@ pub fn body_plan(forward: &Forward, head: &Head<'_>, bytes_max: Option<u64>) -> 
 }
 
 pub(crate) fn key_hash(balance: &Balance, request: &Request<'_>, client: Option<IpAddr>) -> u64 {
-    let Balance::Hash(key) = balance else { return 0 };
+    let Balance::Hash(key) = balance else { return NO_KEY };
     let head = &request.head;
     match key {
         Key::Client => match client {
             Some(IpAddr::V4(address)) => hash(&address.octets()),
             Some(IpAddr::V6(address)) => hash(&address.octets()),
-            None => 0,
+            None => NO_KEY,
         },
         Key::Path => hash(request.path),
         Key::Target => hash(head.target()),
-        Key::Header(name) => hash(head.field(name).unwrap_or_default()),
-        Key::Cookie(name) => hash(sticky::cookie(head, name).unwrap_or_default()),
-        Key::Argument(name) => hash(argument(head, name).unwrap_or_default()),
+        Key::Header(name) => text_hash(head.field(name)),
+        Key::Cookie(name) => text_hash(sticky::cookie(head, name)),
+        Key::Argument(name) => text_hash(argument(head, name)),
     }
+}
+
+/// Requests without the text would otherwise all go to the same server.
+fn text_hash(text: Option<&[u8]>) -> u64 {
+    text.filter(|text| !text.is_empty()).map_or(NO_KEY, hash)
 }
 
 /// A parameter of the query, as it was sent.

@@ -72,7 +72,10 @@ impl ProxyWorker {
         server_id: ServerId,
         status: Status,
     ) {
-        self.count_failure(state, server_id);
+        // These are about what was requested, and no failures of the server.
+        if !matches!(status, Status::FORBIDDEN | Status::NOT_FOUND) {
+            self.count_failure(state, server_id);
+        }
         state.counts_of(server_id).up(|counts| &counts.retries);
         job.trail.failed(status);
         job.retry();

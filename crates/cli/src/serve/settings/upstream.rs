@@ -43,7 +43,7 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
             Key {
                 name: "key",
                 default: "client",
-                help: "for hash: client, path, target, header NAME, cookie NAME, or argument NAME of the query",
+                help: "for hash: client, path, target, header NAME, cookie NAME, or argument NAME of the query; requests without it go to the servers in turn",
                 ..KEY
             },
             Key {
