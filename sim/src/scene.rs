@@ -397,13 +397,16 @@ impl Configuration {
             },
             rates,
             concurrency: concurrency.into_iter().collect(),
-            sites: vec![Site {
-                name: "*".to_owned(),
-                hosts: vec![Host::Any],
-                routes: [all, denied].into_iter().chain(channels).collect(),
-                trust: Trust { proxies: proxies.into_iter().collect(), from: AddressFrom::ProxyProtocol },
-                ..Site::default()
-            }],
+            sites: vec![
+                Site {
+                    name: "*".to_owned(),
+                    hosts: vec![Host::Any],
+                    routes: [all, denied].into_iter().chain(channels).collect(),
+                    trust: Trust { proxies: proxies.into_iter().collect(), from: AddressFrom::ProxyProtocol },
+                    ..Site::default()
+                }
+                .into(),
+            ],
             ..site::Plan::default()
         };
         let limits = Limits {

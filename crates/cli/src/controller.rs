@@ -154,7 +154,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
             let leadership = leadership(&text("lease").unwrap_or_default(), &settings)?;
             let Leading { mut write, leader } =
                 cluster::follow(store.clone(), leadership).map_err(Failure::Usage)?;
-            let write: StatusWriter = Box::new(move |statuses: &[StatusUpdate]| {
+            let write: StatusWriter = Box::new(move |statuses: &[Arc<StatusUpdate>]| {
                 log(statuses);
                 write(statuses);
             });

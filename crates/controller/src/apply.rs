@@ -161,28 +161,42 @@ impl Served {
     /// # Errors
     /// The one before is served on, because the other one is wrong, or the machine refuses.
     pub(crate) fn apply(&mut self, translation: Arc<Translation>) -> Result<(), Failure> {
-        let servers = servers(&translation);
-        let is_reload = !self.latest.read().is_alike(&translation);
-        if is_reload {
-            write_files(&translation.files, &self.folder)
-                .map_err(|error| Failure::Run(format!("certificates: {error}")))?;
-            let former = self.latest.replace(translation.clone());
-            match self.operator.reload() {
-                Ok(message) => say(format_args!("{message}")),
-                Err(failure) => {
-                    self.latest.replace(former);
-                    return Err(failure);
-                }
-            }
-            remove_others(&translation.files, &former.files);
-        } else {
+        let served = self.latest.read();
+        let is_reload = !served.is_alike(&translation);
+        // Such upstreams stay as they are in a reload, and whatever it adds finds their servers.
+        let has_upstreams = served.has_upstreams_of(&translation);
+        drop(served);
+        if has_upstreams {
+            self.set_all_servers(&translation, false)?;
+        }
+        if !is_reload {
             self.latest.replace(translation);
+            return Ok(());
         }
-        if is_reload {
+        write_files(&translation.files, &self.folder)
+            .map_err(|error| Failure::Run(format!("certificates: {error}")))?;
+        let former = self.latest.replace(translation.clone());
+        match self.operator.reload() {
+            Ok(message) => say(format_args!("{message}")),
+            Err(failure) => {
+                self.latest.replace(former);
+                return Err(failure);
+            }
+        }
+        remove_others(&translation.files, &former.files);
+        if !has_upstreams {
             self.servers.clear();
+            self.set_all_servers(&translation, true)?;
         }
-        for (upstream, wanted) in servers {
-            self.set_servers(&upstream, wanted, is_reload)?;
+        Ok(())
+    }
+
+    /// Changes the servers of all upstreams of a translation that have others.
+    fn set_all_servers(&mut self, translation: &Translation, is_reload: bool) -> Result<(), Failure> {
+        for upstream in &translation.sites.upstreams {
+            if is_reload || self.servers.get(&upstream.name) != Some(&upstream.servers) {
+                self.set_servers(&upstream.name, upstream.servers.clone(), is_reload)?;
+            }
         }
         Ok(())
     }
@@ -221,7 +235,12 @@ impl Translation {
             && self.site_secure == other.site_secure
             && self.sites.rates == other.sites.rates
             && self.sites.sites == other.sites.sites
-            && self.sites.upstreams.len() == other.sites.upstreams.len()
+            && self.has_upstreams_of(other)
+    }
+
+    /// Whether both have the same upstreams, but for servers.
+    fn has_upstreams_of(&self, other: &Translation) -> bool {
+        self.sites.upstreams.len() == other.sites.upstreams.len()
             && self.sites.upstreams.iter().zip(&other.sites.upstreams).all(|(one, other)| one.is_alike(other))
     }
 }

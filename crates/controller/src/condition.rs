@@ -42,7 +42,7 @@ impl Condition {
 }
 
 /// The status of an object, to be written back.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatusUpdate {
     /// The kind.
     pub kind: &'static Kind,

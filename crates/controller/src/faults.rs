@@ -1,6 +1,7 @@
 //! Reports what is wrong with objects, for whoever does not read their statuses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use flatout_engine::{Severity, report};
 
@@ -10,12 +11,19 @@ use crate::condition::StatusUpdate;
 const FAULTS_MAX: usize = 20;
 
 /// A writer of statuses that logs each fault once, until it is gone.
-pub fn log_faults() -> impl FnMut(&[StatusUpdate]) + Send {
+pub fn log_faults() -> impl FnMut(&[Arc<StatusUpdate>]) + Send {
     let mut known = BTreeSet::new();
-    move |statuses: &[StatusUpdate]| {
-        let line = |it: &StatusUpdate, fault: String| format!("{} {}: {fault}", it.kind.name, it.key);
-        let all: BTreeSet<String> =
-            statuses.iter().flat_map(|it| it.faults().into_iter().map(|fault| line(it, fault))).collect();
+    // Of the last statuses, which are mostly the same: thousands of them are not looked into again.
+    let mut read: HashMap<usize, (KeptStatus, Vec<String>)> = HashMap::new();
+    move |statuses: &[Arc<StatusUpdate>]| {
+        let mut former = std::mem::take(&mut read);
+        let mut all = BTreeSet::new();
+        for status in statuses {
+            let place = Arc::as_ptr(status).addr();
+            let entry = former.remove(&place).unwrap_or_else(|| (KeptStatus(status.clone()), lines(status)));
+            all.extend(entry.1.iter().cloned());
+            read.insert(place, entry);
+        }
         let fresh: Vec<&String> = all.difference(&known).collect();
         for line in fresh.iter().take(FAULTS_MAX) {
             report(Severity::Warning, format_args!("{line}"));
@@ -25,4 +33,12 @@ pub fn log_faults() -> impl FnMut(&[StatusUpdate]) + Send {
         }
         known = all;
     }
+}
+
+/// It is kept so that no other one has its address.
+struct KeptStatus(#[expect(dead_code, reason = "only that it is there counts")] Arc<StatusUpdate>);
+
+fn lines(status: &StatusUpdate) -> Vec<String> {
+    let line = |fault: String| format!("{} {}: {fault}", status.kind.name, status.key);
+    status.faults().into_iter().map(line).collect()
 }

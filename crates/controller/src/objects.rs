@@ -113,26 +113,40 @@ kinds! {
     tls_policies: BackendTlsPolicy = ("BackendTLSPolicy", "backendtlspolicies", GATEWAY_GROUP, "v1", &["v1"], true),
 }
 
-/// What has changed in objects: endpoints come and go all the time, everything else is rare.
+/// What has changed in objects: endpoints come and go all the time, routes often, everything else is rare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectChanges {
-    /// Anything but endpoints.
+    /// Anything but endpoints and routes.
     pub(crate) is_other: bool,
     /// The services whose endpoints have changed.
     pub(crate) services: BTreeSet<ObjectKey>,
+    /// The routes that have changed, with the names of their kinds.
+    pub(crate) routes: BTreeSet<(&'static str, ObjectKey)>,
 }
 
 impl Default for ObjectChanges {
     /// Of objects that nobody has read yet.
     fn default() -> ObjectChanges {
-        ObjectChanges { is_other: true, services: BTreeSet::new() }
+        ObjectChanges { is_other: true, ..ObjectChanges::none() }
     }
 }
 
 impl ObjectChanges {
     /// Nothing.
     pub(crate) fn none() -> ObjectChanges {
-        ObjectChanges { is_other: false, services: BTreeSet::new() }
+        ObjectChanges { is_other: false, services: BTreeSet::new(), routes: BTreeSet::new() }
+    }
+
+    /// Whether only endpoints have changed.
+    pub(crate) fn are_endpoints(&self) -> bool {
+        !self.is_other && self.routes.is_empty() && !self.services.is_empty()
+    }
+
+    /// These changes, and later ones.
+    pub(crate) fn add(&mut self, later: ObjectChanges) {
+        self.is_other |= later.is_other;
+        self.services.extend(later.services);
+        self.routes.extend(later.routes);
     }
 }
 
@@ -181,7 +195,7 @@ impl Objects {
         if !changed {
             return Ok(Insertion::Same(kind, key));
         }
-        self.note(kind, [former, self.service_of(kind, &key)]);
+        self.note(kind, &key, [former, self.service_of(kind, &key)]);
         Ok(Insertion::Changed(kind, key))
     }
 
@@ -190,7 +204,7 @@ impl Objects {
         let former = self.service_of(kind, key);
         let was_there = self.take(kind, key);
         if was_there {
-            self.note(kind, [former, None]);
+            self.note(kind, key, [former, None]);
         }
         was_there
     }
@@ -203,9 +217,12 @@ impl Objects {
     }
 
     /// Notes a change of an object, with the services that it was and is of.
-    fn note(&mut self, kind: &Kind, services: [Option<ObjectKey>; 2]) {
+    fn note(&mut self, kind: &Kind, key: &ObjectKey, services: [Option<ObjectKey>; 2]) {
         match kind.name {
             "EndpointSlice" => self.changed.services.extend(services.into_iter().flatten()),
+            "HTTPRoute" | "GRPCRoute" | "TLSRoute" => {
+                self.changed.routes.insert((kind.name, key.clone()));
+            }
             _ => self.changed.is_other = true,
         }
     }
@@ -261,7 +278,7 @@ mod tests {
                    "metadata": {"name": "x", "labels": {"kubernetes.io/service-name": service}}})
         };
         let services = |objects: &mut Objects| {
-            let ObjectChanges { is_other, services } =
+            let ObjectChanges { is_other, services, .. } =
                 std::mem::replace(&mut objects.changed, ObjectChanges::none());
             (is_other, services.iter().map(|it| it.name.clone()).collect::<Vec<_>>().join(" "))
         };
@@ -278,6 +295,12 @@ mod tests {
         assert_eq!(services(&mut objects), (false, "b".to_owned()));
         objects.insert(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}})).unwrap();
         assert_eq!(services(&mut objects), (true, String::new()));
+        let route = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": "r"}});
+        objects.insert(route.clone()).unwrap();
+        assert_eq!(objects.changed.routes, [("HTTPRoute", ObjectKey::new("default", "r"))].into());
+        assert_eq!(services(&mut objects), (false, String::new()), "a route is not just anything");
+        objects.insert(route).unwrap();
+        assert_eq!(objects.changed, ObjectChanges::none(), "it is the same");
     }
 
     #[test]

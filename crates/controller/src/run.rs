@@ -18,7 +18,7 @@ use flatout_server::{Failure, Started};
 use crate::apply::{BasePlan, Foundation, Served};
 use crate::condition::StatusUpdate;
 use crate::store::Store;
-use crate::translate::{Settings, servers_of, translate};
+use crate::translate::{Settings, Translator, servers_of};
 
 /// Changes that arrive within this time are applied together.
 pub(crate) const GATHER_TIME: Duration = Duration::from_millis(5);
@@ -30,7 +30,7 @@ pub(crate) const RETRY_TIME: Duration = Duration::from_secs(10);
 pub(crate) const REFUSED_MAX: usize = 64;
 
 /// Gets the statuses of all objects after each change.
-pub type StatusWriter = Box<dyn FnMut(&[StatusUpdate]) + Send>;
+pub type StatusWriter = Box<dyn FnMut(&[Arc<StatusUpdate>]) + Send>;
 
 /// Starts a server for the objects of a store, which follows their changes on a thread of its own.
 ///
@@ -50,8 +50,12 @@ pub fn serve(
         name: "the objects",
         metrics: Vec::new(),
     };
+    let mut translator = Translator::default();
     let (served, started, seen) = loop {
-        let (translation, seen) = store.read_changes(|objects, _| translate(objects, &settings));
+        let (translation, seen) = store.read_changes(|objects, changed| {
+            translator.note(changed);
+            translator.translate(objects, &settings)
+        });
         settings.assigned.clone_from(&translation.assigned);
         match Served::start(&foundation, Arc::new(translation)) {
             Ok((served, started)) => break (served, started, seen),
@@ -65,7 +69,7 @@ pub fn serve(
         }
     };
     write(&served.translation().statuses);
-    let mut follower = Follower { served, settings, write, has_failed: false };
+    let mut follower = Follower { served, translator, settings, write, has_failed: false };
     let follow = move || {
         let mut seen = seen;
         loop {
@@ -81,6 +85,7 @@ pub fn serve(
 /// Applies changes of objects to a running server.
 struct Follower {
     served: Served,
+    translator: Translator,
     settings: Settings,
     write: StatusWriter,
     /// The last change could not be applied.
@@ -106,8 +111,10 @@ impl Follower {
         let served = self.served.translation();
         let mut is_all = self.has_failed;
         let (servers, seen) = store.read_changes(|objects, changed| {
-            is_all |= changed.is_other || changed.services.is_empty();
-            (!is_all).then(|| servers_of(objects, &served.backends, &changed.services))
+            is_all |= !changed.are_endpoints();
+            let servers = (!is_all).then(|| servers_of(objects, &served.backends, &changed.services));
+            self.translator.note(changed);
+            servers
         });
         // It is changed in place, if nobody else reads it.
         drop(served);
@@ -121,7 +128,10 @@ impl Follower {
     /// Applies the current objects as a whole. Returns how often they had changed.
     fn follow_all(&mut self, store: &Store) -> u64 {
         loop {
-            let (translation, seen) = store.read_changes(|objects, _| translate(objects, &self.settings));
+            let (translation, seen) = store.read_changes(|objects, changed| {
+                self.translator.note(changed);
+                self.translator.translate(objects, &self.settings)
+            });
             self.settings.assigned.clone_from(&translation.assigned);
             match self.apply(Arc::new(translation)) {
                 Ok(()) => self.has_failed = false,

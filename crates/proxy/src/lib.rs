@@ -131,6 +131,13 @@ impl Proxy {
         Ok(Proxy { upstreams, spool, control, changes })
     }
 
+    /// Whether it has these upstreams, whatever their servers are: it can then serve a plan with them, and get their servers by
+    /// [`Proxy::set_servers`].
+    pub fn is_of(&self, upstreams: &[Upstream]) -> bool {
+        self.upstreams.len() == upstreams.len()
+            && self.upstreams.iter().zip(upstreams).all(|(live, plan)| live.plan.is_alike(plan))
+    }
+
     pub(crate) fn upstream_named(&self, name: &str) -> Option<&upstream::LiveUpstream> {
         self.upstreams.find(name).map(|id| self.upstreams.at(id))
     }
@@ -158,8 +165,11 @@ impl Proxy {
     }
 
     /// Like `worker`, replacing this worker's `former` part: it takes over connections to servers that both have,
-    /// those in use when they become idle.
-    pub fn worker_after(&self, worker: &Worker, former: &ProxyWorker) -> Rc<ProxyWorker> {
+    /// those in use when they become idle. If `former` is a part of this proxy, it stays.
+    pub fn worker_after(&self, worker: &Worker, former: &Rc<ProxyWorker>) -> Rc<ProxyWorker> {
+        if former.is_part_of(&self.upstreams) {
+            return former.clone();
+        }
         let successor = self.watched_worker(worker, former.watch.clone());
         successor.succeed(former);
         successor

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use flatout_engine::{Address, Listen, ProxyHeader};
 use flatout_observe::observed::{self, RequestLogs};
-use flatout_site::plan::SiteListener;
+use flatout_site::plan::{Route, SiteListener};
 
 use crate::plan::{Invalid, Plan};
 use crate::prerender;
@@ -49,9 +49,12 @@ impl RouteLogs {
             let name = plan.route_logs.get(usize::from(of_plan))?;
             u16::try_from(opened.iter().position(|known| known == name)?).ok()
         };
-        for route in plan.sites.sites.iter_mut().flat_map(|site| &mut site.routes) {
-            if let RequestLogs::Route(of_plan) = route.rules.logs {
-                route.rules.logs = number(of_plan).map_or(RequestLogs::Usual, RequestLogs::Route);
+        let has_own = |route: &Route| matches!(route.rules.logs, RequestLogs::Route(_));
+        for site in plan.sites.sites.iter_mut().filter(|site| site.routes.iter().any(has_own)) {
+            for route in &mut site.routes {
+                if let RequestLogs::Route(of_plan) = route.rules.logs {
+                    route.rules.logs = number(of_plan).map_or(RequestLogs::Usual, RequestLogs::Route);
+                }
             }
         }
     }
@@ -117,8 +120,12 @@ pub(crate) fn place(plan: &mut Plan, numbers: &Addresses) -> Result<Vec<Listen>,
             let listen = listens.iter().find(|listen| listen.address == own.listen.address)?;
             Some(SiteListener { number: listen.number, is_default: own.is_default })
         });
-        site.listeners = if own.is_empty() { shared.clone() } else { placed.collect() };
-        site.renderer = None;
+        let listeners = if own.is_empty() { shared.clone() } else { placed.collect() };
+        // One that stays as it is stays shared with other plans.
+        if site.listeners != listeners || site.renderer.is_some() {
+            site.listeners = listeners;
+            site.renderer = None;
+        }
     }
     for ((at, _), listen) in renderers.iter().zip(listens.iter().skip(of_sites)) {
         if let Some(site) = plan.sites.sites.get_mut(*at) {

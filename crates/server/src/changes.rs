@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem::take;
 
 use flatout_proxy::Upstream;
-use flatout_site::plan::{Route, Site};
+use flatout_site::plan::{Route, SharedSite, Site};
 
 use crate::plan::Plan;
 
@@ -19,7 +19,7 @@ pub(crate) struct Parts {
     cache: u64,
     upstreams: Vec<Upstream>,
     folders: Vec<(String, u64)>,
-    sites: Vec<Site>,
+    sites: Vec<SharedSite>,
 }
 
 /// A part, to be compared with the one of the same name.
@@ -45,7 +45,7 @@ impl Parts {
         Parts::with(&plan, upstreams, sites)
     }
 
-    fn with(plan: &Plan, upstreams: Vec<Upstream>, sites: Vec<Site>) -> Parts {
+    fn with(plan: &Plan, upstreams: Vec<Upstream>, sites: Vec<SharedSite>) -> Parts {
         Parts {
             settings: digest(&(&plan.server, &plan.messages, &plan.sites.trust, &plan.sites.resolver)),
             cache: digest(&plan.sites.cache),
@@ -87,7 +87,7 @@ impl Parts {
     }
 
     /// All parts, with these upstreams and sites.
-    fn named<'p>(&self, upstreams: &'p [Upstream], sites: &'p [Site]) -> Named<'p> {
+    fn named<'p>(&self, upstreams: &'p [Upstream], sites: &'p [SharedSite]) -> Named<'p> {
         let mut parts = Named::new();
         parts.insert("settings of the server".to_owned(), Part::Settings(self.settings));
         parts.insert("settings of the cache".to_owned(), Part::Settings(self.cache));
@@ -158,7 +158,7 @@ mod tests {
 
     fn parts(sites: &[Site], upstreams: &[&str]) -> Parts {
         let mut plan = Plan::default();
-        plan.sites.sites = sites.to_vec();
+        plan.sites.sites = sites.iter().cloned().map(SharedSite::from).collect();
         plan.sites.upstreams = upstreams.iter().map(|name| Upstream::new(name, Vec::new())).collect();
         Parts::of(&plan)
     }

@@ -14,7 +14,7 @@ use crate::bus::{self, BusRuntime};
 use crate::certificates::Secure;
 use crate::changes::Parts;
 use crate::live::Live;
-use crate::plan::{Checked, Plan, Source};
+use crate::plan::{Checked, NumberedSites, Plan, Source};
 use crate::secure::SecurePort;
 use crate::start;
 use crate::turns::Turns;
@@ -42,6 +42,8 @@ pub(crate) struct Running {
     pub(crate) restart: Vec<(&'static str, String)>,
     /// What is served, for the differences to the next plan.
     pub(crate) parts: Parts,
+    /// Its sites, as the source gave them and as they are served.
+    pub(crate) numbered: NumberedSites,
     pub(crate) secure: Option<Secure>,
     pub(crate) secure_port: SecurePort,
     pub(crate) live: Live,
@@ -232,8 +234,12 @@ impl Control {
         let not_started = || Failure::Run("the server has not started yet".to_owned());
         let running = running.as_mut().ok_or_else(not_started)?;
         let mut checked = self.source.checked().map_err(Failure::Usage)?;
+        let keeps = checked.plan().sites.keeps_unchanged;
+        let given = if keeps { checked.plan().sites.sites.clone() } else { Vec::new() };
+        checked.take_numbered(&running.numbered);
         checked.number(&self.numbers)?;
         let Changed { added, removed } = running.change(&mut checked, self.source.owns_servers())?;
+        running.numbered = NumberedSites::of(given, &checked.plan().sites.sites);
         let sites = &checked.plan().sites;
         let routes: usize = sites.sites.iter().map(|site| site.routes.len()).sum();
         let counted = [

@@ -21,7 +21,7 @@ use flatout_engine::{Prepared, Reply, Request, Response, Service, Ticket, Worker
 use flatout_observe::metrics::{Family, Source};
 use flatout_proxy::{Proxy, ProxyWorker, Watch};
 use flatout_push::{Hub, WorkerChannels};
-use flatout_site::{Forwarding, Sites, TlsDecision};
+use flatout_site::{Forwarding, Sites, TlsDecision, WorkerSites};
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
@@ -106,12 +106,20 @@ impl Live {
         let count = self.shared.count.load(Ordering::Acquire);
         let (worker_channels, opened) = (OnceCell::new(), self.shared.opened.load_full());
         let proxy_worker = opened.proxy.watched_worker(worker, watch);
+        let notes = proxy_worker.notes().cloned();
+        let worker_sites = opened.sites.worker_sites(&WorkerSites::default(), notes.as_ref());
         LiveService {
             count: Cell::new(count),
-            service: RefCell::new(made(&opened, worker, proxy_worker.clone(), &worker_channels)),
+            service: RefCell::new(made(
+                &opened,
+                &worker_sites,
+                worker,
+                proxy_worker.clone(),
+                &worker_channels,
+            )),
             proxy_worker: RefCell::new(proxy_worker),
             worker_channels,
-            sites: RefCell::new(opened.sites.clone()),
+            sites: RefCell::new((opened.sites.clone(), worker_sites)),
             shared: self.shared.clone(),
             worker: worker.clone(),
         }
@@ -138,11 +146,11 @@ impl Source for Live {
 
 fn made(
     opened: &Opened,
+    worker_sites: &WorkerSites,
     worker: &Worker,
     proxy_worker: Rc<ProxyWorker>,
     worker_channels: &OnceCell<Rc<WorkerChannels>>,
 ) -> Rc<dyn Service> {
-    let notes = proxy_worker.notes().cloned();
     let forwarding: Rc<dyn Forwarding> = match &opened.cache {
         Some(cache) => cache.before(worker, proxy_worker),
         None => proxy_worker,
@@ -152,7 +160,7 @@ fn made(
         .sites
         .has_push()
         .then(|| worker_channels.get_or_init(|| WorkerChannels::new(&opened.hub, &worker.lane)).clone());
-    opened.sites.service_with(forwarding, worker_channels, Some(worker.lane.clone()), notes.as_ref()).into()
+    opened.sites.service_of(worker_sites, forwarding, worker_channels, Some(worker.lane.clone())).into()
 }
 
 /// A request goes on in the sites that have decided about its body, although others may have replaced them since.
@@ -168,8 +176,8 @@ pub(crate) struct LiveService {
     worker: Worker,
     count: Cell<u64>,
     service: RefCell<Rc<dyn Service>>,
-    /// The sites that it serves.
-    sites: RefCell<Sites>,
+    /// The sites that it serves, and its copies of them.
+    sites: RefCell<(Sites, WorkerSites)>,
     /// Its upstream connections.
     proxy_worker: RefCell<Rc<ProxyWorker>>,
     worker_channels: OnceCell<Rc<WorkerChannels>>,
@@ -191,9 +199,12 @@ impl LiveService {
         let opened = self.shared.opened.load_full();
         let former = self.proxy_worker.borrow().clone();
         let proxy_worker = opened.proxy.worker_after(&self.worker, &former);
-        let made = made(&opened, &self.worker, proxy_worker.clone(), &self.worker_channels);
+        let notes = proxy_worker.notes().cloned();
+        let worker_sites = opened.sites.worker_sites(&self.sites.borrow().1, notes.as_ref());
+        let made = made(&opened, &worker_sites, &self.worker, proxy_worker.clone(), &self.worker_channels);
         // Drop the old ones only after the new ones are in place.
-        let former = (self.sites.replace(opened.sites.clone()), self.service.replace(made));
+        let sites = self.sites.replace((opened.sites.clone(), worker_sites));
+        let former = (sites, self.service.replace(made));
         drop((former, self.proxy_worker.replace(proxy_worker)));
     }
 
@@ -207,7 +218,7 @@ impl LiveService {
         // A connection may arrive before the first request after a reload.
         drop(self.service());
         let [random, _] = request_random(0);
-        (self.sites.borrow().route_tls(listener, name, peer, random), self.proxy_worker.borrow().clone())
+        (self.sites.borrow().0.route_tls(listener, name, peer, random), self.proxy_worker.borrow().clone())
     }
 }
 

@@ -9,6 +9,7 @@
 //! [`Plan::check_all_but_sites`] make one. `flatout check`, `explain`, `reload` and `purge` use it too, so they refuse
 //! what a start refuses.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use flatout_admin as admin;
@@ -19,7 +20,7 @@ use flatout_engine::tls::{Acceptor, ClientCertificates, Profile, Selector, Serve
 use flatout_engine::{Address, Listen, MessagePlan, ProxyHeader};
 use flatout_observe::{log, metrics};
 use flatout_push as push;
-use flatout_site::plan::{self as site_plan, PathMatch, Route};
+use flatout_site::plan::{self as site_plan, PathMatch, Route, SharedSite};
 use flatout_site::{self as site, Fault, Finder};
 
 use crate::Failure;
@@ -328,7 +329,10 @@ impl Checked {
             return Ok(());
         }
         for site in &mut plan.sites.sites {
-            site.number = numbers.sites.number(&site.name);
+            let number = numbers.sites.number(&site.name);
+            if site.number != number {
+                site.number = number;
+            }
         }
         for log in &mut plan.logs {
             if let log::Scope::Site(at) = &mut log.scope {
@@ -346,8 +350,16 @@ impl Checked {
         let differ = (1..=count).any(|profile| rules(profile) != rules(0));
         let profiles: Vec<usize> = self.plan.profiles().collect();
         for (site, profile) in self.plan.sites.sites.iter_mut().zip(profiles) {
-            site.tls_rules = rules(profile).filter(|_| differ);
+            let rules = rules(profile).filter(|_| differ);
+            if site.tls_rules != rules {
+                site.tls_rules = rules;
+            }
         }
+    }
+
+    /// Takes the sites of the plan before that were made from the same ones: they have their numbers already.
+    pub(crate) fn take_numbered(&mut self, known: &NumberedSites) {
+        self.plan.sites.sites.iter_mut().for_each(|site| known.substitute(site));
     }
 
     /// Whether it serves one folder and nothing else, so that the site layer can be skipped.
@@ -384,6 +396,25 @@ impl Checked {
     }
 }
 
+/// Sites as a source gave them, and as the server has numbered them: what a source shares between plans that keep what is unchanged is
+/// then copied once.
+#[derive(Default)]
+pub(crate) struct NumberedSites(HashMap<usize, (SharedSite, SharedSite)>);
+
+impl NumberedSites {
+    /// `given` and `numbered` are the same sites.
+    pub(crate) fn of(given: Vec<SharedSite>, numbered: &[SharedSite]) -> NumberedSites {
+        let pairs = given.into_iter().zip(numbered);
+        NumberedSites(pairs.map(|(given, it)| (given.address(), (given, it.clone()))).collect())
+    }
+
+    fn substitute(&self, site: &mut SharedSite) {
+        if let Some((_, numbered)) = self.0.get(&site.address()) {
+            *site = numbered.clone();
+        }
+    }
+}
+
 /// A value of a setting that needs a restart, if it is a number or a word.
 fn shown_value(value: &str) -> Option<&str> {
     let inner = value.strip_prefix("Some(").and_then(|value| value.strip_suffix(')')).unwrap_or(value);
@@ -401,8 +432,9 @@ mod tests {
     #[test]
     fn mistakes_in_sites_that_were_not_checked_are_found_for_tls() {
         let mut plan = Plan { site_secure: vec![Some(Profile::default()), None], ..Plan::default() };
-        plan.sites.sites =
-            ["a", "b"].map(|name| site_plan::Site { name: name.to_owned(), ..Default::default() }).into();
+        plan.sites.sites = ["a", "b"]
+            .map(|name| site_plan::Site { name: name.to_owned(), ..Default::default() }.into())
+            .into();
         plan.sites
             .sites
             .iter_mut()

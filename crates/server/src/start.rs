@@ -26,7 +26,7 @@ use crate::changes::Parts;
 use crate::control::{Control, Running};
 use crate::live::{Live, Opened};
 use crate::observe::{self, Observing};
-use crate::plan::{Checked, Plan, Source};
+use crate::plan::{Checked, NumberedSites, Plan, Source};
 use crate::secure::{Before, HttpChallenges, SecurePort};
 use crate::upgrade::{ListenerOwner, Predecessor, Successor};
 use crate::worker::{Site, WorkerService};
@@ -267,6 +267,7 @@ impl Joined {
         control.set(Running {
             restart,
             parts,
+            numbered: NumberedSites::default(),
             secure,
             secure_port,
             live: live.clone(),
@@ -349,8 +350,12 @@ pub(crate) fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Res
         }
         error => Failure::Run(error.to_string()),
     })?;
-    let proxy = Proxy::open_after(sites.upstreams.clone(), &sites.resolver, former.map(|it| &it.proxy));
-    let proxy = proxy.map_err(|error| Failure::Run(format!("upstreams: {error}")))?;
+    let known = former.map(|it| &it.proxy).filter(|it| sites.keeps_unchanged && it.is_of(&sites.upstreams));
+    let proxy = match known {
+        Some(known) => known.clone(),
+        None => Proxy::open_after(sites.upstreams.clone(), &sites.resolver, former.map(|it| &it.proxy))
+            .map_err(|error| Failure::Run(format!("upstreams: {error}")))?,
+    };
     if former.is_none() {
         upstream_state::restore(&proxy).map_err(Failure::Run)?;
     }

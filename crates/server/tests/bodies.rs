@@ -273,7 +273,7 @@ impl Running {
             }
         }
         plan.upstreams = upstreams.clone();
-        plan.sites = vec![Site { hosts: vec![Host::Any], routes, ..Site::default() }];
+        plan.sites = vec![Site { hosts: vec![Host::Any], routes, ..Site::default() }.into()];
         let sites = site::open(&plan).unwrap();
         let proxy = Proxy::open(upstreams, &Resolver::System).unwrap();
         let live = Live::new(Opened {

@@ -43,7 +43,7 @@ impl Running {
         let site = Site { hosts: vec![Host::Any], routes: vec![route], ..Site::default() };
         let upstreams = vec![one(upstream)];
         let sites = site::open(&plan::Plan {
-            sites: vec![site],
+            sites: vec![site.into()],
             upstreams: upstreams.clone(),
             ..plan::Plan::default()
         });

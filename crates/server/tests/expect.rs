@@ -125,7 +125,8 @@ impl Sites {
             }
         }
         let site = Site { hosts: vec![Host::Any], routes, ..Site::default() };
-        let plan = site::Plan { upstreams: upstreams.clone(), sites: vec![site], ..site::Plan::default() };
+        let plan =
+            site::Plan { upstreams: upstreams.clone(), sites: vec![site.into()], ..site::Plan::default() };
         let proxy = Proxy::open(upstreams, &Resolver::System).unwrap();
         let hub = Hub::new(push::Limits::default());
         let live =

@@ -88,7 +88,7 @@ impl Running {
         let plan = site::Plan {
             upstreams: vec![proxy::Upstream::new("one", vec![server])],
             concurrency,
-            sites: vec![site],
+            sites: vec![site.into()],
             ..site::Plan::default()
         };
         let sites = site::open(&plan).unwrap();

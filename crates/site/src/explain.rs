@@ -238,7 +238,7 @@ impl Compiled {
         resolution: &Resolution<'_>,
         identity: &Identity,
     ) -> (Vec<ExplainedCondition>, usize) {
-        let Some(site) = resolution.site.and_then(|site| self.sites.get(site)) else {
+        let Some(site) = resolution.site.and_then(|site| self.sites.get(site)).map(|site| &**site) else {
             return (Vec::new(), 0);
         };
         let view = self.view_of(head, None, resolution, identity);

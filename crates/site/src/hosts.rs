@@ -8,7 +8,7 @@ use regex::bytes::Regex;
 
 use super::fault::{Fault, Place};
 use super::pattern::expression;
-use super::plan::{Host, Site};
+use super::plan::{Host, SharedSite};
 
 /// The longest DNS name in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -36,7 +36,7 @@ struct Names {
 impl Hosts {
     /// # Errors
     /// A host name is invalid, or used by two sites at the same listener.
-    pub(crate) fn new(sites: &[Site]) -> Result<Hosts, Fault> {
+    pub(crate) fn new(sites: &[SharedSite]) -> Result<Hosts, Fault> {
         let number_max = sites.iter().flat_map(|site| &site.listeners).map(|at| at.number).max();
         // The sites of a listener, and which of them is for other hosts, with the table that was made for them.
         let mut made: HashMap<Vec<(usize, bool)>, Arc<Names>> = HashMap::new();
@@ -76,7 +76,7 @@ impl Hosts {
 }
 
 impl Names {
-    fn new(sites: &[Site], here: &[(usize, bool)]) -> Result<Names, Fault> {
+    fn new(sites: &[SharedSite], here: &[(usize, bool)]) -> Result<Names, Fault> {
         let mut names = Names { first: here.first().map(|(at, _)| *at), ..Names::default() };
         for &(at, is_default) in here {
             let (place, site) = (Place::Site(at), &sites[at]);
@@ -166,11 +166,11 @@ fn written(host: &Host) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::SiteListener;
+    use crate::plan::{Site, SiteListener};
 
     fn hosts(sites: &[&[Host]]) -> Result<Hosts, Fault> {
-        let sites: Vec<Site> =
-            sites.iter().map(|hosts| Site { hosts: hosts.to_vec(), ..Site::default() }).collect();
+        let site = |hosts: &&[Host]| Site { hosts: hosts.to_vec(), ..Site::default() }.into();
+        let sites: Vec<SharedSite> = sites.iter().map(site).collect();
         Hosts::new(&sites)
     }
 
@@ -232,7 +232,7 @@ mod tests {
         ] {
             assert_eq!(hosts.find(0, authority.as_bytes()), Some(site), "{authority}");
         }
-        assert!(super::Hosts::new(&[Site { hosts: vec![pattern("(")], ..Site::default() }]).is_err());
+        assert!(super::Hosts::new(&[Site { hosts: vec![pattern("(")], ..Site::default() }.into()]).is_err());
     }
 
     #[test]
@@ -261,13 +261,10 @@ mod tests {
 
     #[test]
     fn sites_are_found_only_at_their_listeners() {
-        let site = |host: Host, listeners: &[(u16, bool)]| Site {
-            hosts: vec![host],
-            listeners: listeners
-                .iter()
-                .map(|&(number, is_default)| SiteListener { number, is_default })
-                .collect(),
-            ..Site::default()
+        let site = |host: Host, listeners: &[(u16, bool)]| -> SharedSite {
+            let at = |&(number, is_default): &(u16, bool)| SiteListener { number, is_default };
+            let listeners = listeners.iter().map(at).collect();
+            Site { hosts: vec![host], listeners, ..Site::default() }.into()
         };
         let hosts = Hosts::new(&[
             site(exact("a"), &[(0, false), (1, false)]),

@@ -66,6 +66,7 @@ pub use flatout_gateway::{
 pub use listed::{ListedRoute, ListedSite};
 pub use plan::Plan;
 pub use tls_route::TlsDecision;
+pub use worker::WorkerSites;
 
 /// All sites of a server, opened. Clones share everything, including counters.
 #[derive(Clone)]
@@ -144,6 +145,19 @@ impl Finder {
 /// The first error in the plan.
 pub fn check(plan: &Plan) -> Result<(), Fault> {
     compiled::Compiled::new(plan).map(drop)
+}
+
+/// A plan that is right.
+#[derive(Debug, Clone)]
+pub struct RightPlan(Arc<compiled::Compiled>);
+
+/// Checks what differs from a former plan, if the plan keeps what is unchanged ([`Plan::keeps_unchanged`]); otherwise all of it.
+///
+/// # Errors
+/// The first error in the plan.
+pub fn check_after(plan: &Plan, former: Option<&RightPlan>) -> Result<RightPlan, Fault> {
+    let compiled = compiled::Compiled::after(plan, former.map(|former| &*former.0))?;
+    Ok(RightPlan(Arc::new(compiled)))
 }
 
 impl Sites {
@@ -226,17 +240,27 @@ impl Sites {
         lane: Option<Lane>,
         notes: Option<&Rc<Notes>>,
     ) -> Box<dyn Service> {
+        let worker_sites = self.worker_sites(&WorkerSites::default(), notes);
+        self.service_of(&worker_sites, forwarding, worker_channels, lane)
+    }
+
+    /// A worker's copies of the sites, after those of the plan before.
+    pub fn worker_sites(&self, former: &WorkerSites, notes: Option<&Rc<Notes>>) -> WorkerSites {
+        WorkerSites::after(&self.compiled.sites, former, notes)
+    }
+
+    /// Like `service_with`, with the worker's copies of these sites.
+    pub fn service_of(
+        &self,
+        worker_sites: &WorkerSites,
+        forwarding: Rc<dyn Forwarding>,
+        worker_channels: Option<Rc<WorkerChannels>>,
+        lane: Option<Lane>,
+    ) -> Box<dyn Service> {
         let folders = self.folders.iter().map(files::Site::part_of_site).collect();
-        let compiled = compiled::Compiled::clone(&self.compiled);
-        let worker = worker::SiteWorker::new(
-            compiled,
-            folders,
-            self.passwords.clone(),
-            forwarding,
-            worker_channels,
-            lane,
-            notes,
-        );
+        let sites = (&*self.compiled, worker_sites);
+        let passwords = self.passwords.clone();
+        let worker = worker::SiteWorker::new(sites, folders, passwords, forwarding, worker_channels, lane);
         Box::new(worker.service())
     }
 }

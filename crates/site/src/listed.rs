@@ -26,7 +26,7 @@ pub struct ListedRoute {
 
 /// All sites of a plan.
 pub(crate) fn listed(plan: &Plan) -> Vec<ListedSite> {
-    let site = |site: &crate::plan::Site| ListedSite {
+    let site = |site: &crate::plan::SharedSite| ListedSite {
         name: site.name.clone(),
         hosts: site.hosts.iter().map(host).collect(),
         routes: site.routes.iter().map(|it| route(plan, it)).collect(),
@@ -100,7 +100,7 @@ mod tests {
         route.rules.compress = Some(flatout_compress::Compress::default());
         let hosts = vec![Host::Below("a.test".to_owned()), Host::Any];
         let site = Site { name: "a".to_owned(), hosts, routes: vec![route], ..Site::default() };
-        let listed = listed(&Plan { sites: vec![site], ..Plan::default() });
+        let listed = listed(&Plan { sites: vec![site.into()], ..Plan::default() });
         assert_eq!(listed[0].hosts, ["*.a.test", "*"]);
         let expected =
             ListedRoute { name: "/old".to_owned(), action: "redirect 301".to_owned(), rules: vec!["encode"] };

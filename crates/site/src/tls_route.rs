@@ -1,6 +1,7 @@
 //! Connections with TLS that are passed on as they are, by the name in their ClientHello.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use flatout_observe::observed::{NO_SITE, RequestLogs};
 use flatout_proxy::Protocol;
@@ -44,7 +45,7 @@ impl Sites {
     ) -> TlsDecision {
         let compiled = &self.compiled;
         let Some(at) = compiled.hosts.find_name(listener, name.map(str::as_bytes)) else {
-            let is_here = |site: &&CompiledSite| site.is_at(listener);
+            let is_here = |site: &&Arc<CompiledSite>| site.is_at(listener);
             let mut here = compiled.sites.iter().filter(is_here);
             let has_others = here.any(|site| site.passthrough.is_none());
             return if has_others { TlsDecision::Terminate } else { TlsDecision::REFUSE };
@@ -128,6 +129,7 @@ mod tests {
     fn plan(sites: Vec<Site>) -> Plan {
         let server = Server::new(Address::Socket(([127, 0, 0, 1], 9).into()));
         let upstream = |name| Upstream::new(name, vec![server.clone()]);
+        let sites = sites.into_iter().map(Into::into).collect();
         Plan { sites, upstreams: vec![upstream("one"), upstream("other")], ..Plan::default() }
     }
 

@@ -1,6 +1,7 @@
 //! One worker's part of all sites. The way of a request through them is the table in `steps.rs`.
 
 use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -35,8 +36,8 @@ pub(crate) struct SiteWorker {
     pub(crate) worker_channels: Option<Rc<WorkerChannels>>,
     /// The worker's lane; `None` in tests without a server.
     pub(crate) lane: Option<Lane>,
-    /// By site: those of each route, and those used when no route matches.
-    finishers: Vec<(Vec<Finishers>, Finishers)>,
+    /// By site.
+    finishers: Vec<Rc<SiteFinishers>>,
     /// Used when no site matches.
     no_finishers: Finishers,
     no_guards: Guards,
@@ -48,6 +49,66 @@ pub(crate) struct SiteWorker {
     pub(super) lines: RefCell<Vec<u8>>,
     /// The same for a cache key.
     pub(super) key: RefCell<Vec<u8>>,
+}
+
+/// Those of each route, and those used when no route matches.
+type SiteFinishers = (Vec<Finishers>, Finishers);
+
+/// A worker's copies of sites. Sites that the next plan keeps are not copied again.
+#[derive(Clone, Default)]
+pub struct WorkerSites(Rc<Vec<WorkerSite>>);
+
+/// A site, and the worker's own copy.
+struct WorkerSite {
+    shared: Arc<CompiledSite>,
+    /// With memory of its own for expressions, which threads would otherwise contend for.
+    own: Arc<CompiledSite>,
+    finishers: Rc<SiteFinishers>,
+}
+
+impl WorkerSites {
+    /// Copies of these sites, after those of the plan before.
+    pub(crate) fn after(
+        sites: &[Arc<CompiledSite>],
+        former: &WorkerSites,
+        notes: Option<&Rc<Notes>>,
+    ) -> WorkerSites {
+        let known: HashMap<*const CompiledSite, &WorkerSite> =
+            former.0.iter().map(|it| (Arc::as_ptr(&it.shared), it)).collect();
+        let made = |shared: &Arc<CompiledSite>| match known.get(&Arc::as_ptr(shared)) {
+            Some(known) => WorkerSite {
+                shared: shared.clone(),
+                own: known.own.clone(),
+                finishers: known.finishers.clone(),
+            },
+            None => WorkerSite::new(shared, notes),
+        };
+        WorkerSites(Rc::new(sites.iter().map(made).collect()))
+    }
+}
+
+#[cfg(test)]
+impl WorkerSites {
+    /// Whether each copy is one of `former`.
+    pub(crate) fn shared_with(&self, former: &WorkerSites) -> Vec<bool> {
+        let is_known = |site: &WorkerSite| former.0.iter().any(|it| Arc::ptr_eq(&it.own, &site.own));
+        self.0.iter().map(is_known).collect()
+    }
+}
+
+impl WorkerSite {
+    fn new(shared: &Arc<CompiledSite>, notes: Option<&Rc<Notes>>) -> WorkerSite {
+        let own = CompiledSite::clone(shared);
+        let routes = own.routes.iter().map(|route| Finishers::new(route.response.clone(), notes)).collect();
+        let rest = Finishers::new(own.rest_response.clone(), notes);
+        WorkerSite { shared: shared.clone(), own: Arc::new(own), finishers: Rc::new((routes, rest)) }
+    }
+}
+
+impl std::fmt::Debug for WorkerSites {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkerSites").field("count", &self.0.len()).finish_non_exhaustive()
+    }
 }
 
 /// A worker's service.
@@ -80,26 +141,22 @@ impl Service for SiteService {
 }
 
 impl SiteWorker {
+    /// `sites` are the worker's copies of those of the plan.
     pub(crate) fn new(
-        compiled: Compiled,
+        (compiled, sites): (&Compiled, &WorkerSites),
         folders: Vec<Box<dyn Service>>,
         passwords: Option<Arc<Passwords>>,
         forwarding: Rc<dyn Forwarding>,
         worker_channels: Option<Rc<WorkerChannels>>,
         lane: Option<Lane>,
-        notes: Option<&Rc<Notes>>,
     ) -> SiteWorker {
-        let finishers = compiled.sites.iter().map(|site| {
-            let routes =
-                site.routes.iter().map(|route| Finishers::new(route.response.clone(), notes)).collect();
-            (routes, Finishers::new(site.rest_response.clone(), notes))
-        });
+        let compiled = compiled.with_sites(sites.0.iter().map(|it| it.own.clone()).collect());
         SiteWorker {
-            finishers: finishers.collect(),
+            finishers: sites.0.iter().map(|it| it.finishers.clone()).collect(),
             no_finishers: Finishers::new(Default::default(), None),
             no_guards: Guards::default(),
             this: OnceCell::new(),
-            repeats: compiled.sites.iter().any(CompiledSite::repeats),
+            repeats: compiled.sites.iter().any(|site| site.repeats()),
             compiled,
             folders,
             passwords,
@@ -130,7 +187,7 @@ impl SiteWorker {
         let arrival = Arrival { listener, ..Arrival::default() };
         let origin = Origin { arrival, request: None, identity: &identity, rerouted: None };
         let resolution = self.compiled.resolve(head, path, &origin);
-        let site = resolution.site.and_then(|site| self.compiled.sites.get(site));
+        let site = resolution.site.and_then(|site| self.compiled.sites.get(site)).map(|site| &**site);
         if site.is_some_and(|site| site.choice_uses.has(Uses::CONNECTION)) {
             return self.body_of_any(site).into();
         }
@@ -213,7 +270,7 @@ impl SiteWorker {
     }
 
     pub(super) fn finishers(&self, resolution: &Resolution<'_>) -> &Finishers {
-        let site = resolution.site.and_then(|site| self.finishers.get(site));
+        let site = resolution.site.and_then(|site| self.finishers.get(site)).map(|site| &**site);
         match (site, resolution.ruling_route()) {
             (Some((routes, rest)), Some(route)) => routes.get(route).unwrap_or_else(|| {
                 bug!("no rules for responses have the index {route}");

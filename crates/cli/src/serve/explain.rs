@@ -242,7 +242,7 @@ fn lines_of(
         _ => {}
     }
     of_settings(&mut lines, built, &met);
-    of_logs(&mut lines, server, explained, site.map(|(_, site)| site));
+    of_logs(&mut lines, server, explained, site.map(|(_, site)| &**site));
     for condition in &explained.conditions {
         let truth = match condition.holds {
             Some(true) => "true",

@@ -7,7 +7,8 @@ use flatout_config::{Mistake, Node};
 use flatout_files as files;
 use flatout_proxy::{Forward, Mirror};
 use flatout_site::plan::{
-    Action, Condition, PassthroughShare, PathMatch, Plan, Route, RouteEntry, Site, Template, TlsPassthrough,
+    Action, Condition, PassthroughShare, PathMatch, Plan, Route, RouteEntry, SharedSite, Site, Template,
+    TlsPassthrough,
 };
 
 use super::blocks::ACTIONS;
@@ -53,7 +54,7 @@ impl Sites {
             let host = parse::host(name).map_err(|message| reader.tree.mistake(at, message));
             let Some(host) = reader.note(host) else { continue };
             let mut others = self.plan.sites.iter().zip(&self.places.sites).zip(&self.options);
-            let excludes = |((other, _), at): &((&Site, _), &ServeOptions)| {
+            let excludes = |((other, _), at): &((&SharedSite, _), &ServeOptions)| {
                 other.hosts.contains(&host) && options.shares_address(at)
             };
             let wrong = match others.find(excludes) {
@@ -129,7 +130,7 @@ impl Sites {
                 plan.group = reader.note(group).unwrap_or_default();
             }
         }
-        self.plan.sites.push(site);
+        self.plan.sites.push(site.into());
         self.options.push(options.clone());
         self.places.sites.push(hosts.at);
         self.places.routes.push(places);

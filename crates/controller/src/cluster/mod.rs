@@ -88,7 +88,7 @@ pub fn follow(store: Arc<Store>, leadership: Leadership) -> Result<Leading, Stri
     let ended = || "the client of the API server has ended".to_owned();
     all_synced.recv().map_err(|_| ended())??;
     say(format_args!("all objects of the API server are read"));
-    let write = Box::new(move |statuses: &[StatusUpdate]| {
+    let write = Box::new(move |statuses: &[Arc<StatusUpdate>]| {
         // If the thread has ended, that was reported.
         let _ = updates.send(statuses.to_vec());
     });

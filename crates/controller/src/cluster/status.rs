@@ -21,14 +21,14 @@ use crate::leader::Leader;
 const RETRY_TIME: Duration = Duration::from_secs(2);
 
 /// What was written of each object, by kind and place.
-type Written = BTreeMap<(&'static str, ObjectKey), StatusUpdate>;
+type Written = BTreeMap<(&'static str, ObjectKey), Arc<StatusUpdate>>;
 
 /// Writes statuses for as long as the process lives.
 pub(super) async fn follow(
     client: Client,
     leadership: Leadership,
     leader: Arc<Leader>,
-    mut latest: Receiver<Vec<StatusUpdate>>,
+    mut latest: Receiver<Vec<Arc<StatusUpdate>>>,
 ) {
     let mut written = Written::new();
     loop {
@@ -49,7 +49,12 @@ pub(super) async fn follow(
     }
 }
 
-async fn write_all(client: &Client, controller_name: &str, wanted: Vec<StatusUpdate>, written: &mut Written) {
+async fn write_all(
+    client: &Client,
+    controller_name: &str,
+    wanted: Vec<Arc<StatusUpdate>>,
+    written: &mut Written,
+) {
     // Routes and policies that have left all gateways of this controller lose its entries.
     let present: BTreeSet<(&str, &ObjectKey)> = wanted.iter().map(|it| (it.kind.name, &it.key)).collect();
     let has_left = |(kind, key): &&(&'static str, ObjectKey)| {
@@ -59,7 +64,7 @@ async fn write_all(client: &Client, controller_name: &str, wanted: Vec<StatusUpd
     for place in left {
         if let Some(former) = written.remove(&place) {
             let list = if place.0.ends_with("Policy") { "ancestors" } else { "parents" };
-            let emptied = StatusUpdate { status: json!({list: []}), ..former };
+            let emptied = StatusUpdate { status: json!({list: []}), ..StatusUpdate::clone(&former) };
             report_fault(&emptied, write(client, controller_name, &emptied).await);
         }
     }

@@ -10,6 +10,7 @@
 
 mod changes;
 mod names;
+mod read_sites;
 mod route;
 mod rules;
 mod site;
@@ -29,13 +30,14 @@ use base64::engine::general_purpose::STANDARD;
 use flatout_engine::{Address, Listen};
 use flatout_proxy::Server;
 use flatout_server::SiteListen;
-use flatout_site::plan::{self as site_plan, Site};
+use flatout_site::plan::{self as site_plan, SharedSite};
 use flatout_tls::Profile;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use self::changes::PlanChanges;
 use self::names::{Indices, Names};
+pub(crate) use self::read_sites::ReadSites;
 use self::site::SiteData;
 pub(crate) use self::upstream::ServerData;
 use self::upstream::{RateData, UpstreamData};
@@ -202,6 +204,19 @@ impl PlanData {
     /// # Errors
     /// It needs more addresses than the data plane has, or a part of it is invalid.
     pub fn translation(&self, settings: &DataPlaneSettings, readiness: &str) -> Result<Translation, String> {
+        self.translation_after(&mut ReadSites::default(), settings, readiness)
+    }
+
+    /// The same. Sites that were in the last translation are shared with it.
+    ///
+    /// # Errors
+    /// See [`PlanData::translation`].
+    pub(crate) fn translation_after(
+        &self,
+        read: &mut ReadSites,
+        settings: &DataPlaneSettings,
+        readiness: &str,
+    ) -> Result<Translation, String> {
         let mut contents = BTreeMap::new();
         for (name, text) in &self.files {
             let content = STANDARD.decode(&**text).map_err(|_| format!("the file {name} is not Base64"))?;
@@ -212,6 +227,7 @@ impl PlanData {
             self.rates.iter().map(|it| it.name.as_str()),
         )?;
         let (mut sites, mut site_listen, mut site_secure) = (Vec::new(), Vec::new(), Vec::new());
+        let mut reading = read.next(self);
         for site in &self.sites {
             let address = settings.addresses.get(site.listen.address).ok_or_else(|| {
                 let (needed, given) = (site.listen.address + 1, settings.addresses.len());
@@ -221,23 +237,25 @@ impl PlanData {
             if settings.refused.contains(&bind) {
                 continue;
             }
-            sites.push(site.site(&indices)?);
+            sites.push(reading.site(site, &indices)?);
             site_secure.push(site.profile(&settings.folder)?);
             let listen = Listen { is_plain: site.listen.is_plain, ..Listen::from(Address::Tcp(bind)) };
             site_listen.push(vec![SiteListen { listen, is_default: false }]);
         }
         if let Some(health) = settings.health {
             let (site, listen) = health_site(health, readiness);
-            sites.push(site);
+            sites.push(site.into());
             site_listen.push(vec![listen]);
             site_secure.push(None);
         }
         number(&mut sites, &site_listen);
+        *read = reading.ended(&sites);
         let upstreams = self.upstreams.iter().map(|it| it.upstream(&settings.folder));
         let plan = site_plan::Plan {
             upstreams: upstreams.collect::<Result<_, _>>()?,
             rates: self.rates.iter().map(|it| it.rate()).collect(),
             sites,
+            keeps_unchanged: true,
             ..site_plan::Plan::default()
         };
         Ok(Translation {
@@ -253,9 +271,9 @@ impl PlanData {
 }
 
 /// The parts of a translation that make a site.
-type SiteParts<'t> = (&'t Site, &'t [SiteListen], Option<&'t Profile>);
+type SiteParts<'t> = (&'t SharedSite, &'t [SiteListen], Option<&'t Profile>);
 
-fn site_parts<'t>(translation: &'t Translation, at: usize, site: &'t Site) -> SiteParts<'t> {
+fn site_parts<'t>(translation: &'t Translation, at: usize, site: &'t SharedSite) -> SiteParts<'t> {
     let listens = translation.site_listen.get(at).map(Vec::as_slice).unwrap_or_default();
     (site, listens, translation.site_secure.get(at).and_then(Option::as_ref))
 }
@@ -273,7 +291,7 @@ impl<'f> KnownSites<'f> {
     fn of(former: Option<(&'f Translation, &'f PlanData)>) -> KnownSites<'f> {
         let Some((translation, data)) = former else { return KnownSites(HashMap::new()) };
         let sites = translation.sites.sites.iter().zip(&data.sites).enumerate();
-        let known = |(at, (site, data)): (usize, (&'f Site, &'f Arc<SiteData>))| {
+        let known = |(at, (site, data)): (usize, (&'f SharedSite, &'f Arc<SiteData>))| {
             let parts = site_parts(translation, at, site);
             (KnownSites::key(parts), (parts, data))
         };

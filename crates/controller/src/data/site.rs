@@ -4,14 +4,13 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use flatout_engine::Address;
-use flatout_server::SiteListen;
 use flatout_site::plan::{Host, PassthroughShare, Site, TlsPassthrough};
 use flatout_tls::{Identity, Profile};
 use serde::{Deserialize, Serialize};
 
 use super::names::{Indices, Names};
 use super::route::RouteData;
-use super::{FORMAT, check_file_name};
+use super::{FORMAT, SiteParts, check_file_name};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,7 +55,7 @@ struct ShareData {
 
 impl SiteData {
     pub(super) fn of(
-        (site, listens, secure): (&Site, &[SiteListen], Option<&Profile>),
+        (site, listens, secure): SiteParts<'_>,
         addresses: &[IpAddr],
         names: Names<'_>,
         indices: &Indices,
@@ -91,7 +90,7 @@ impl SiteData {
         };
         // What a data plane reads of it is the same, but for the numbers of listeners, which it sets.
         let folder = secure.and_then(|it| it.identities.first()?.certificate.parent());
-        let bare = Site { listeners: Vec::new(), routes: Vec::new(), ..site.clone() };
+        let bare = Site { listeners: Vec::new(), routes: Vec::new(), ..Site::clone(site) };
         let is_same =
             data.shell(indices)? == bare && data.profile(folder.unwrap_or(Path::new("")))?.as_ref() == secure;
         if is_same { Ok(data) } else { Err(no_place()) }

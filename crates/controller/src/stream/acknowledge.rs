@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatout_observe::metrics::{Family, Source};
@@ -179,12 +179,16 @@ impl Source for Board {
 }
 
 /// The statuses of objects, in which gateways and listeners are programmed only if data planes serve the plan.
-pub(crate) fn with_programming(statuses: &[StatusUpdate], programming: &Programming) -> Vec<StatusUpdate> {
-    let adjusted = |it: &StatusUpdate| {
+pub(crate) fn with_programming(
+    statuses: &[Arc<StatusUpdate>],
+    programming: &Programming,
+) -> Vec<Arc<StatusUpdate>> {
+    let adjusted = |it: &Arc<StatusUpdate>| {
         let mut update = it.clone();
         if it.kind.name == "Gateway" {
-            adjust(update.status.get_mut("conditions"), programming);
-            let listeners = update.status.get_mut("listeners").and_then(Value::as_array_mut);
+            let status = &mut Arc::make_mut(&mut update).status;
+            adjust(status.get_mut("conditions"), programming);
+            let listeners = status.get_mut("listeners").and_then(Value::as_array_mut);
             for listener in listeners.into_iter().flatten() {
                 adjust(listener.get_mut("conditions"), programming);
             }
@@ -274,7 +278,8 @@ mod tests {
             "listeners": [{"conditions": [condition("False", "Invalid")]}, {"conditions": [condition("True", "Programmed")]}],
         });
         let kind = find_kind("gateway.networking.k8s.io/v1", "Gateway").unwrap();
-        let update = StatusUpdate { kind, key: ObjectKey::new("a", "b"), status, notes: Vec::new() };
+        let update =
+            Arc::new(StatusUpdate { kind, key: ObjectKey::new("a", "b"), status, notes: Vec::new() });
         let pending =
             with_programming(std::slice::from_ref(&update), &Programming::Pending("why".to_owned()))
                 .remove(0);

@@ -24,7 +24,7 @@ use super::plan_figures::PlanFigures;
 use super::plane::{Plane, READY};
 use super::{Acknowledgement, Message, shown};
 use crate::apply::{BasePlan, Foundation};
-use crate::data::DataPlaneSettings;
+use crate::data::{DataPlaneSettings, ReadSites};
 
 /// Faults of controllers that are logged once, until one responds.
 const FAULTS_MAX: usize = 100;
@@ -65,6 +65,7 @@ pub fn follow_controller(data_plane: DataPlane, base: BasePlan, version: &str) -
         keeper: Keeper::start(kept).map_err(Failure::Run)?,
         figures,
         plan: None,
+        read: ReadSites::default(),
         term,
         served: None,
         readiness: READY.to_owned(),

@@ -16,7 +16,7 @@ use super::kept_term::KeptTerm;
 use super::plan_figures::PlanFigures;
 use super::{Acknowledgement, Message, shown};
 use crate::apply::{Foundation, Served};
-use crate::data::{DataPlaneSettings, PlanChanges, PlanData, ServerData};
+use crate::data::{DataPlaneSettings, PlanChanges, PlanData, ReadSites, ServerData};
 use crate::run::{REFUSED_MAX, RETRY_TIME, report_refused};
 
 /// After this time without a controller, `/readyz` says so. A controller that is replaced is back earlier.
@@ -33,6 +33,8 @@ pub(super) struct Plane {
     pub(super) figures: Arc<PlanFigures>,
     /// The plan that is served, with its number.
     pub(super) plan: Option<(u64, PlanData)>,
+    /// Its sites.
+    pub(super) read: ReadSites,
     pub(super) term: KeptTerm,
     pub(super) served: Option<Served>,
     /// The text of `/readyz` that is served.
@@ -113,7 +115,8 @@ impl Plane {
     pub(super) fn serve_plan(&mut self, number: u64, plan: PlanData) -> Result<Option<Started>, String> {
         let readiness = self.readiness_wanted(number);
         loop {
-            let translation = Arc::new(plan.translation(&self.settings, &readiness)?);
+            let translation = plan.translation_after(&mut self.read, &self.settings, &readiness)?;
+            let translation = Arc::new(translation);
             let result = match &mut self.served {
                 Some(served) => served.apply(translation).map(|()| None),
                 None => Served::start(&self.foundation, translation).map(|(served, started)| {

@@ -23,7 +23,7 @@ use crate::condition::StatusUpdate;
 use crate::data::{DataPlaneSettings, PlanData, ServerData};
 use crate::run::{GATHER_TIME, StatusWriter};
 use crate::store::Store;
-use crate::translate::{Settings, Translation, servers_of, translate};
+use crate::translate::{Settings, Translation, Translator, servers_of};
 
 /// How long statuses wait for data planes to apply a plan, before they say that it is pending.
 const ACKNOWLEDGE_TIME: Duration = Duration::from_secs(2);
@@ -60,8 +60,15 @@ pub fn publish(
         Failure::Listen(format!("plans: {error}"), Address::Tcp(listener.address), error.kind())
     })?;
     let (_, started) = Served::start(&foundation, Arc::new(empty))?;
-    let mut publisher =
-        Publisher { board: board.clone(), translation: None, settings, write, statuses: None, written: None };
+    let mut publisher = Publisher {
+        board: board.clone(),
+        translator: Translator::default(),
+        translation: None,
+        settings,
+        write,
+        statuses: None,
+        written: None,
+    };
     let seen = publisher.translate(&store);
     let server = Arc::new(PlanServer::new(board, listener));
     say(format_args!("data planes get their plans at {}", server.listener.address));
@@ -75,12 +82,13 @@ pub fn publish(
 /// Publishes translations.
 struct Publisher {
     board: Arc<Board>,
+    translator: Translator,
     /// The translation that is published, with the servers of now; none if the last change could not be.
     translation: Option<Box<Translation>>,
     settings: Settings,
     write: StatusWriter,
     /// The statuses of the objects, and since when.
-    statuses: Option<(Instant, Vec<StatusUpdate>)>,
+    statuses: Option<(Instant, Vec<Arc<StatusUpdate>>)>,
     /// What the statuses were written with.
     written: Option<(Instant, Programming)>,
 }
@@ -99,10 +107,15 @@ impl Publisher {
     /// Publishes the current objects. Returns how often they had changed.
     fn translate(&mut self, store: &Store) -> u64 {
         let (work, seen) = store.read_changes(|objects, changed| match &self.translation {
-            Some(known) if !changed.is_other && !changed.services.is_empty() => {
-                Work::Servers(servers_of(objects, &known.backends, &changed.services))
+            Some(known) if changed.are_endpoints() => {
+                let servers = servers_of(objects, &known.backends, &changed.services);
+                self.translator.note(changed);
+                Work::Servers(servers)
             }
-            _ => Work::All(Box::new(translate(objects, &self.settings))),
+            _ => {
+                self.translator.note(changed);
+                Work::All(Box::new(self.translator.translate(objects, &self.settings)))
+            }
         });
         match work {
             Work::Servers(changes) => {

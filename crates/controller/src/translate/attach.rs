@@ -31,6 +31,15 @@ pub(super) struct Attachment {
     pub(super) hostnames: Vec<HostName>,
 }
 
+/// Where a route is attached.
+pub(super) struct Attached<'r> {
+    /// The listeners that serve it.
+    pub(super) attachments: Vec<Attachment>,
+    pub(super) parents: Vec<ParentState<'r>>,
+    /// All listeners that it is attached to, also those that are not bound, as gateway and listener.
+    pub(super) counted: Vec<(usize, usize)>,
+}
+
 /// A parent of a route, and whether the route is attached to it.
 pub(super) struct ParentState<'r> {
     reference: &'r ParentRef,
@@ -51,10 +60,10 @@ pub(super) struct RuleFaults {
 /// Attaches a route to its parents.
 pub(super) fn attach<'r>(
     route: RouteHead<'r>,
-    gateways: &mut [GatewayState<'_>],
+    gateways: &[GatewayState<'_>],
     objects: &Objects,
-) -> (Vec<Attachment>, Vec<ParentState<'r>>) {
-    let (mut attachments, mut parents) = (Vec::new(), Vec::new());
+) -> Attached<'r> {
+    let (mut attachments, mut parents, mut counted) = (Vec::new(), Vec::new(), Vec::new());
     for reference in route.parents.iter().take(PARENTS_MAX) {
         let is_gateway = reference.kind.as_deref().is_none_or(|kind| kind == "Gateway")
             && reference.group.as_deref().is_none_or(|group| group == GATEWAY_GROUP);
@@ -63,7 +72,7 @@ pub(super) fn attach<'r>(
         let Some(at) = gateways.iter().position(|it| is_gateway && it.gateway.metadata.key() == key) else {
             continue;
         };
-        let state = &mut gateways[at];
+        let state = &gateways[at];
         let gateway = state.gateway;
         let mut refusal = Condition::bad(
             "Accepted",
@@ -71,7 +80,7 @@ pub(super) fn attach<'r>(
             "no listener of the gateway has this name and port",
         );
         let mut is_attached = false;
-        for (listener_at, listener) in state.listeners.iter_mut().enumerate() {
+        for (listener_at, listener) in state.listeners.iter().enumerate() {
             let has_name = reference.section_name.as_ref().is_none_or(|name| *name == listener.listener.name);
             if !has_name || reference.port.is_some_and(|port| port != listener.listener.port) {
                 continue;
@@ -94,14 +103,14 @@ pub(super) fn attach<'r>(
                 continue;
             }
             is_attached = true;
-            listener.attached += 1;
+            counted.push((at, listener_at));
             if listener.bind.is_some() {
                 attachments.push(Attachment { gateway: at, listener: listener_at, hostnames });
             }
         }
         parents.push(ParentState { reference, refusal: (!is_attached).then_some(refusal) });
     }
-    (attachments, parents)
+    Attached { attachments, parents, counted }
 }
 
 /// The reason that came closest to being attached is reported.

@@ -1,7 +1,8 @@
 //! Where requests go: services become upstreams. Rules with the same service, port and settings share one, with its connections
 //! and its health.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -51,14 +52,43 @@ pub(super) struct Retry {
 /// The upstreams of a plan.
 pub(super) struct Upstreams<'o> {
     objects: &'o Objects,
-    endpoints: Endpoints<'o>,
-    indices: BTreeMap<String, usize>,
+    /// All of them, once they are needed.
+    endpoints: OnceCell<Endpoints<'o>>,
+    indices: HashMap<String, usize>,
+    former: FormerUpstreams<'o>,
     pub(super) policies: Policies<'o>,
     /// The services of the references that were looked up since it was emptied.
     pub(super) looked_up: Vec<ObjectKey>,
+    /// The upstreams that were found since it was emptied.
+    pub(super) used: Vec<usize>,
     pub(super) list: Vec<Upstream>,
     /// Where the servers of each come from.
     pub(super) backends: Vec<UpstreamBackend>,
+}
+
+/// The upstreams of the last translation.
+#[derive(Default)]
+pub(super) struct FormerUpstreams<'f> {
+    by_name: HashMap<&'f str, (&'f Upstream, &'f UpstreamBackend)>,
+    /// The services whose endpoints have changed since.
+    changed: Option<&'f BTreeSet<ObjectKey>>,
+}
+
+impl<'f> FormerUpstreams<'f> {
+    pub(super) fn of(
+        list: &'f [Upstream],
+        backends: &'f [UpstreamBackend],
+        changed: &'f BTreeSet<ObjectKey>,
+    ) -> FormerUpstreams<'f> {
+        let named = list.iter().zip(backends).map(|(it, backend)| (it.name.as_str(), (it, backend)));
+        FormerUpstreams { by_name: named.collect(), changed: Some(changed) }
+    }
+
+    /// The upstream of this name, if its servers are still the same.
+    fn unchanged(&self, name: &str) -> Option<(&'f Upstream, &'f UpstreamBackend)> {
+        let (upstream, backend) = self.by_name.get(name).copied()?;
+        self.changed.filter(|changed| !changed.contains(&backend.service)).map(|_| (upstream, backend))
+    }
 }
 
 /// Where the servers of an upstream come from.
@@ -102,13 +132,16 @@ impl Unresolved {
 }
 
 impl<'o> Upstreams<'o> {
-    pub(super) fn new(objects: &'o Objects, files: &mut Files) -> Upstreams<'o> {
+    /// `former` are those of a translation in which all services were the same.
+    pub(super) fn new(objects: &'o Objects, files: &mut Files, former: FormerUpstreams<'o>) -> Upstreams<'o> {
         Upstreams {
             objects,
-            endpoints: Endpoints::new(objects),
-            indices: BTreeMap::new(),
+            endpoints: OnceCell::new(),
+            indices: HashMap::new(),
+            former,
             policies: Policies::new(objects, files),
             looked_up: Vec::new(),
+            used: Vec::new(),
             list: Vec::new(),
             backends: Vec::new(),
         }
@@ -189,19 +222,71 @@ impl<'o> Upstreams<'o> {
             None => {}
         }
         let name = options.named(key, port);
-        if let Some(known) = self.indices.get(&name) {
-            return Ok(*known);
-        }
-        let backend = UpstreamBackend {
-            service: key.clone(),
-            port_name: known.name.clone(),
-            tls: options.server_tls(),
+        let at = match self.indices.get(&name) {
+            Some(known) => *known,
+            None => {
+                let backend = UpstreamBackend {
+                    service: key.clone(),
+                    port_name: known.name.clone(),
+                    tls: options.server_tls(),
+                };
+                let servers = match self.former.unchanged(&name) {
+                    Some((former, of)) if *of == backend => former.servers.clone(),
+                    _ => backend.servers(self.endpoints()),
+                };
+                self.push(options.upstream(&name, servers), backend)
+            }
         };
-        let at = self.list.len();
-        self.indices.insert(name.clone(), at);
-        self.list.push(options.upstream(&name, backend.servers(&self.endpoints)));
-        self.backends.push(backend);
+        self.used.push(at);
         Ok(at)
+    }
+
+    fn push(&mut self, upstream: Upstream, backend: UpstreamBackend) -> usize {
+        let at = self.list.len();
+        self.indices.insert(upstream.name.clone(), at);
+        self.list.push(upstream);
+        self.backends.push(backend);
+        at
+    }
+
+    fn endpoints(&self) -> &Endpoints<'o> {
+        self.endpoints.get_or_init(|| Endpoints::new(self.objects))
+    }
+
+    /// The upstreams that were used since it was emptied, in the order of their first use.
+    pub(super) fn take_used(&mut self) -> Vec<(usize, String)> {
+        let mut found: Vec<(usize, String)> = Vec::new();
+        for at in std::mem::take(&mut self.used) {
+            if !found.iter().any(|(known, _)| *known == at) {
+                found.push((at, self.list[at].name.clone()));
+            }
+        }
+        found
+    }
+
+    /// Uses upstreams of the last translation as a route did there. Returns false if they would not have the same indices; then nothing
+    /// has changed.
+    pub(super) fn use_again(&mut self, uses: &[(usize, String)]) -> bool {
+        let mut next = self.list.len();
+        for (at, name) in uses {
+            match self.indices.get(name) {
+                Some(known) if known == at => {}
+                None if next == *at && self.former.by_name.contains_key(name.as_str()) => next += 1,
+                _ => return false,
+            }
+        }
+        for (_, name) in uses {
+            if self.indices.contains_key(name) {
+                continue;
+            }
+            let Some((former, backend)) = self.former.by_name.get(name.as_str()).copied() else { continue };
+            let mut upstream = former.clone();
+            if self.former.unchanged(name).is_none() {
+                upstream.servers = backend.servers(self.endpoints());
+            }
+            self.push(upstream, backend.clone());
+        }
+        true
     }
 
     /// The number of a service's port.

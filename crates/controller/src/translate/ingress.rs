@@ -2,6 +2,7 @@
 //! out, such as a snippet, is not served at all.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use flatout_site::plan::{Action, PathMatch, Rate, Rewrite, RewriteFrom, Route, Template, Then};
 use serde_json::json;
@@ -44,7 +45,7 @@ struct IngressListeners {
 
 impl IngressParts<'_, '_> {
     /// Adds all Ingresses of this controller, the oldest first. Returns their statuses.
-    pub(super) fn add_all(&mut self) -> Vec<StatusUpdate> {
+    pub(super) fn add_all(&mut self) -> Vec<Arc<StatusUpdate>> {
         let mut ours: Vec<&Ingress> = self.objects.ingresses.values().filter(|it| self.is_ours(it)).collect();
         ours.sort_by(|one, other| one.metadata.age().cmp(&other.metadata.age()));
         let statuses = ours.into_iter().enumerate().filter_map(|(age, ingress)| self.add(ingress, age));
@@ -69,7 +70,7 @@ impl IngressParts<'_, '_> {
         }
     }
 
-    fn add(&mut self, ingress: &Ingress, age: usize) -> Option<StatusUpdate> {
+    fn add(&mut self, ingress: &Ingress, age: usize) -> Option<Arc<StatusUpdate>> {
         let kind = find_kind("networking.k8s.io/v1", "Ingress")?;
         let key = ingress.metadata.key();
         let mut notes = Vec::new();
@@ -99,7 +100,8 @@ impl IngressParts<'_, '_> {
             Err(_) => json!({"hostname": text}),
         };
         let list: Vec<_> = addresses.iter().filter(|_| served).map(of).collect();
-        Some(StatusUpdate { kind, key, status: json!({"loadBalancer": {"ingress": list}}), notes })
+        let status = json!({"loadBalancer": {"ingress": list}});
+        Some(Arc::new(StatusUpdate { kind, key, status, notes }))
     }
 
     fn serve(&mut self, ingress: &Ingress, annotations: &Annotations, age: usize, notes: &mut Vec<String>) {
@@ -135,21 +137,19 @@ impl IngressParts<'_, '_> {
                 };
                 let is_secure = self.secure(ingress, &at, name, &hostname, notes);
                 let redirects = annotations.redirects_always || (is_secure && annotations.redirects);
-                let routes: Vec<RankedRoute> = paths
-                    .iter()
-                    .flat_map(|path| self.routes(ingress, path, annotations, age, notes))
-                    .collect();
+                let routes: Arc<[RankedRoute]> =
+                    paths.iter().flat_map(|path| self.routes(ingress, path, annotations, notes)).collect();
                 let has_plain = !refused.contains(&at.plain)
                     && self.sites.add_listener(at.plain, hostname.clone(), &[], TlsEnding::None);
                 if has_plain {
                     let plain =
                         if redirects { routes.iter().map(to_https).collect() } else { routes.clone() };
-                    self.sites.add_routes((at.plain, &hostname), &hostname, &plain);
+                    self.sites.add_routes((at.plain, &hostname), &hostname, (age, &plain));
                 } else {
                     notes.push(format!("{} is not available for HTTP", at.plain));
                 }
                 if is_secure {
-                    self.sites.add_routes((at.secure, &hostname), &hostname, &routes);
+                    self.sites.add_routes((at.secure, &hostname), &hostname, (age, &routes));
                 }
             }
         }
@@ -189,7 +189,6 @@ impl IngressParts<'_, '_> {
         ingress: &Ingress,
         path: &IngressPath,
         annotations: &Annotations,
-        age: usize,
         notes: &mut Vec<String>,
     ) -> Vec<RankedRoute> {
         let key = ingress.metadata.key();
@@ -224,7 +223,7 @@ impl IngressParts<'_, '_> {
         let ranked = |rank: usize, conditions: &[String]| -> Result<RankedRoute, String> {
             let specificity = Specificity::of_ingress(&route.path, rank);
             let route = Route { when: parsed(conditions)?, ..route.clone() };
-            Ok(RankedRoute { specificity, age, route })
+            Ok(RankedRoute { specificity, route })
         };
         let ranked: Result<Vec<RankedRoute>, String> = match &annotations.canary {
             None => ranked(0, &[]).map(|route| vec![route]),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -102,7 +103,7 @@ impl ListenerState<'_> {
 
 impl GatewayState<'_> {
     /// Its status, once routes are attached.
-    pub(super) fn status(&self, settings: &Settings) -> Option<StatusUpdate> {
+    pub(super) fn status(&self, settings: &Settings) -> Option<Arc<StatusUpdate>> {
         let metadata = &self.gateway.metadata;
         let generation = metadata.generation;
         let is_bad = self.listeners.iter().any(|it| it.bind.is_none());
@@ -143,7 +144,7 @@ impl GatewayState<'_> {
             status["addresses"] = Value::Array(addresses);
         }
         let kind = find_kind(&format!("{GATEWAY_GROUP}/v1"), "Gateway")?;
-        Some(StatusUpdate { kind, key: metadata.key(), status, notes: Vec::new() })
+        Some(Arc::new(StatusUpdate { kind, key: metadata.key(), status, notes: Vec::new() }))
     }
 }
 

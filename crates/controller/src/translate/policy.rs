@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use flatout_tls::Certificate;
 use serde_json::{Value, json};
@@ -86,7 +87,7 @@ impl<'o> Policies<'o> {
     }
 
     /// The statuses of those that concern a gateway of this controller.
-    pub(super) fn statuses(&self, settings: &Settings) -> Vec<StatusUpdate> {
+    pub(super) fn statuses(&self, settings: &Settings) -> Vec<Arc<StatusUpdate>> {
         let Some(kind) = find_kind(&format!("{GATEWAY_GROUP}/v1"), "BackendTLSPolicy") else {
             return Vec::new();
         };
@@ -105,7 +106,8 @@ impl<'o> Policies<'o> {
             };
             let ancestors: Vec<Value> = state.ancestors.iter().take(ANCESTORS_MAX).map(ancestor).collect();
             let key = state.policy.metadata.key();
-            StatusUpdate { kind, key, status: json!({"ancestors": ancestors}), notes: Vec::new() }
+            let status = json!({"ancestors": ancestors});
+            Arc::new(StatusUpdate { kind, key, status, notes: Vec::new() })
         };
         used.map(status).collect()
     }

@@ -44,8 +44,6 @@ struct Share {
 #[derive(Debug, Clone)]
 pub(super) struct RankedRoute {
     pub(super) specificity: Specificity,
-    /// Its place among routes that are equally specific: those of older objects are first.
-    pub(super) age: usize,
     pub(super) route: Route,
 }
 
@@ -80,7 +78,7 @@ impl ResolvedRule {
     ///
     /// # Errors
     /// A filter is not supported.
-    pub(super) fn routes(&self, origin: ListenerOrigin, age: usize) -> Result<Vec<RankedRoute>, String> {
+    pub(super) fn routes(&self, origin: ListenerOrigin) -> Result<Vec<RankedRoute>, String> {
         let mut routes = Vec::new();
         for (number, request) in self.rule.matches.iter().enumerate() {
             let base = |action: Action| Route {
@@ -89,7 +87,7 @@ impl ResolvedRule {
                 ..Route::new(request.path.clone(), action)
             };
             let mut add = |route: Route| {
-                routes.push(RankedRoute { specificity: request.specificity, age, route });
+                routes.push(RankedRoute { specificity: request.specificity, route });
             };
             let is_redirect = self.rule.filters.iter().any(|it| it.kind == "RequestRedirect");
             if is_redirect || self.shares.is_empty() {

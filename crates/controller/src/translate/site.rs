@@ -3,17 +3,18 @@
 //! A listener with a more specific host name has its names for itself: routes of another listener do not serve them.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use flatout_engine::{Address, Listen};
 use flatout_proxy::Upstream;
 use flatout_server::SiteListen;
 use flatout_site::plan::{
-    self as site_plan, Action, Host, PassthroughShare, PathMatch, Rate, Route, Site, SiteListener, Template,
-    TlsPassthrough,
+    self as site_plan, Action, Host, PassthroughShare, PathMatch, Rate, Route, SharedSite, Site,
+    SiteListener, Template, TlsPassthrough,
 };
-use flatout_site::{Place, check};
+use flatout_site::{Place, RightPlan, check_after};
 use flatout_tls::{Identity, Profile};
 
 use super::hostname::HostName;
@@ -38,6 +39,8 @@ pub(super) struct FinishedSites {
     pub(super) secure: Vec<Option<Profile>>,
     /// Routes that the site layer refuses, and why.
     pub(super) removed: Vec<(String, String)>,
+    /// The plan as it was checked; none if it is wrong as a whole.
+    pub(super) right: Option<RightPlan>,
 }
 
 struct ListenerSite {
@@ -48,7 +51,8 @@ struct ListenerSite {
 
 #[derive(Default)]
 struct SiteDraft {
-    routes: Vec<RankedRoute>,
+    /// Those of one object, with its place among objects of its kind: the oldest first.
+    routes: Vec<(usize, Arc<[RankedRoute]>)>,
     /// Where its connections with TLS go, if they do not end here.
     passthrough: Option<TlsPassthrough>,
 }
@@ -101,10 +105,10 @@ impl Sites {
         &mut self,
         (bind, of_listener): (SocketAddr, &HostName),
         hostname: &HostName,
-        routes: &[RankedRoute],
+        (age, routes): (usize, &Arc<[RankedRoute]>),
     ) {
         if let Some(site) = self.site_of(bind, of_listener, hostname) {
-            site.routes.extend_from_slice(routes);
+            site.routes.push((age, routes.clone()));
         }
     }
 
@@ -149,8 +153,12 @@ impl Sites {
         })
     }
 
-    /// The sites of a plan with these upstreams, their addresses and certificates.
-    pub(super) fn finish(mut self, upstreams: Vec<Upstream>, rates: Vec<Rate>) -> FinishedSites {
+    /// The sites of a plan with these upstreams, their addresses and certificates. Those that `former` has too are shared with it.
+    pub(super) fn finish(
+        mut self,
+        (upstreams, rates): (Vec<Upstream>, Vec<Rate>),
+        former: Option<&FormerSites>,
+    ) -> FinishedSites {
         let (mut sites, mut listens, mut secure) = (Vec::new(), Vec::new(), Vec::new());
         for ((bind, hostname), draft) in std::mem::take(&mut self.sites) {
             let listener = self.listener_of(bind, &hostname);
@@ -158,10 +166,10 @@ impl Sites {
             let profile = listener
                 .filter(|_| ending == TlsEnding::Here)
                 .map(|listener| Profile { identities: listener.identities.clone(), ..Profile::default() });
-            let routes = if ending == TlsEnding::Behind { Vec::new() } else { ordered(draft.routes) };
+            let routes = if ending == TlsEnding::Behind { Vec::new() } else { ordered(&draft.routes) };
             let mut made = site(&format!("{hostname}:{}", bind.port()), hostname.host(), routes);
             made.tls_passthrough = draft.passthrough.filter(|_| ending == TlsEnding::Behind);
-            sites.push(made);
+            sites.push(SharedSite::from(made));
             listens.push(vec![at(bind, ending == TlsEnding::None)]);
             secure.push(profile);
         }
@@ -170,22 +178,59 @@ impl Sites {
             let has_requests = here.iter().any(|it| it.ending != TlsEnding::Behind);
             let is_https = here.iter().any(|it| it.ending == TlsEnding::Here);
             if has_requests && !here.iter().any(|it| it.hostname == HostName::Any) {
-                sites.push(site(&format!("other:{}", bind.port()), Host::Any, Vec::new()));
+                sites.push(site(&format!("other:{}", bind.port()), Host::Any, Vec::new()).into());
                 listens.push(vec![at(*bind, !is_https)]);
                 secure.push(None);
             }
         }
         if let Some(bind) = self.health {
             let (site, listen) = health_site(bind, "ok\n");
-            sites.push(site);
+            sites.push(site.into());
             listens.push(vec![listen]);
             secure.push(None);
         }
         number(&mut sites, &listens);
-        let mut plan = site_plan::Plan { upstreams, rates, sites, ..site_plan::Plan::default() };
-        let removed = remove_faulty(&mut plan);
-        FinishedSites { plan, listens, secure, removed }
+        if let Some(former) = former {
+            former.share(&mut sites, &listens);
+        }
+        let mut plan =
+            site_plan::Plan { upstreams, rates, sites, keeps_unchanged: true, ..site_plan::Plan::default() };
+        let (removed, right) = remove_faulty(&mut plan, former.map(|it| &it.right));
+        FinishedSites { plan, listens, secure, removed, right }
     }
+}
+
+/// The sites of the last translation.
+pub(super) struct FormerSites {
+    sites: HashMap<SiteKey, SharedSite>,
+    right: RightPlan,
+}
+
+/// What no other site has.
+type SiteKey = (String, Option<SocketAddr>);
+
+impl FormerSites {
+    pub(super) fn of(sites: &[SharedSite], listens: &[Vec<SiteListen>], right: RightPlan) -> FormerSites {
+        let keyed = sites.iter().zip(listens).map(|(site, listens)| (key(site, listens), site.clone()));
+        FormerSites { sites: keyed.collect(), right }
+    }
+
+    /// Replaces sites by those that are the same.
+    fn share(&self, sites: &mut [SharedSite], listens: &[Vec<SiteListen>]) {
+        for (site, listens) in sites.iter_mut().zip(listens) {
+            if let Some(known) = self.sites.get(&key(site, listens)).filter(|known| *known == site) {
+                site.clone_from(known);
+            }
+        }
+    }
+}
+
+fn key(site: &Site, listens: &[SiteListen]) -> SiteKey {
+    let bind = listens.first().and_then(|it| match it.listen.address {
+        Address::Tcp(bind) => Some(bind),
+        Address::Unix(_) => None,
+    });
+    (site.name.clone(), bind)
 }
 
 /// The site for the state of a process, with `readiness` as the text of `/readyz`.
@@ -214,40 +259,53 @@ fn at(bind: SocketAddr, is_plain: bool) -> SiteListen {
 }
 
 /// Numbers the addresses, so that the sites can be checked. A server that takes the plan numbers them anew.
-pub(crate) fn number(sites: &mut [Site], listens: &[Vec<SiteListen>]) {
+pub(crate) fn number(sites: &mut [SharedSite], listens: &[Vec<SiteListen>]) {
     let mut known: Vec<&Address> = Vec::new();
     for (site, own) in sites.iter_mut().zip(listens) {
+        let mut listeners = Vec::new();
         for SiteListen { listen, is_default } in own {
             let at = known.iter().position(|it| **it == listen.address).unwrap_or(known.len());
             if at == known.len() {
                 known.push(&listen.address);
             }
             let number = u16::try_from(at + 1).unwrap_or(u16::MAX);
-            site.listeners.push(SiteListener { number, is_default: *is_default });
+            listeners.push(SiteListener { number, is_default: *is_default });
+        }
+        // One that has them stays shared with other plans.
+        if site.listeners != listeners {
+            site.listeners = listeners;
         }
     }
 }
 
 /// Routes in the order in which they are tried: of those for the same paths, the most specific first, then the oldest.
-fn ordered(mut routes: Vec<RankedRoute>) -> Vec<Route> {
+fn ordered(routes: &[(usize, Arc<[RankedRoute]>)]) -> Vec<Route> {
+    let mut all: Vec<(usize, &RankedRoute)> =
+        routes.iter().flat_map(|(age, routes)| routes.iter().map(|it| (*age, it))).collect();
     // Stable: matches of one rule, and shares of one match, keep their order.
-    routes.sort_by_key(|it| (Reverse(it.specificity), it.age));
-    routes.into_iter().map(|it| it.route).collect()
+    all.sort_by_key(|(age, it)| (Reverse(it.specificity), *age));
+    all.into_iter().map(|(_, it)| it.route.clone()).collect()
 }
 
 /// Removes the routes that the site layer refuses although the translation accepted them: a route must not stop all others.
-/// Returns their names, and why.
-fn remove_faulty(plan: &mut site_plan::Plan) -> Vec<(String, String)> {
+/// Returns their names, and why, and the plan as it was checked.
+fn remove_faulty(
+    plan: &mut site_plan::Plan,
+    former: Option<&RightPlan>,
+) -> (Vec<(String, String)>, Option<RightPlan>) {
     let mut all = Vec::new();
-    while let Err(fault) = check(plan) {
+    loop {
+        let fault = match check_after(plan, former) {
+            Ok(right) => return (all, Some(right)),
+            Err(fault) => fault,
+        };
         match fault.place {
             Place::Route(site, route) if plan.sites.get(site).is_some_and(|it| route < it.routes.len()) => {
                 let removed = plan.sites[site].routes.remove(route);
                 all.push((removed.name, fault.reason));
             }
             // Who made the plan checks it again, and keeps the one before.
-            _ => return all,
+            _ => return (all, None),
         }
     }
-    all
 }

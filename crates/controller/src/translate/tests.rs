@@ -11,9 +11,11 @@ use flatout_site::plan::{Action, FieldChange, Host, PathMatch, Route, Site};
 use serde_json::Value;
 
 use super::*;
+use crate::objects::{Insertion, ObjectChanges};
 use crate::yaml;
 
 mod cases;
+mod incremental;
 mod ingresses;
 mod policies;
 mod status;
@@ -105,7 +107,7 @@ impl Translation {
     }
 
     fn status(&self, kind: &str, name: &str) -> &Value {
-        let is_it = |it: &&StatusUpdate| it.kind.name == kind && it.key.name == name;
+        let is_it = |it: &&Arc<StatusUpdate>| it.kind.name == kind && it.key.name == name;
         &self.statuses.iter().find(is_it).expect("a status").status
     }
 

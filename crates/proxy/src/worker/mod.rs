@@ -126,6 +126,11 @@ impl ProxyWorker {
         self.watch.notes.as_ref()
     }
 
+    /// Whether it is a worker's part of the proxy with these upstreams.
+    pub(crate) fn is_part_of(&self, upstreams: &Arc<Upstreams>) -> bool {
+        Arc::ptr_eq(&self.upstreams, upstreams)
+    }
+
     /// Itself, for those who call it later.
     pub(crate) fn owner(&self) -> Option<Rc<ProxyWorker>> {
         let owner = self.me.upgrade();

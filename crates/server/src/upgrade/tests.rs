@@ -53,7 +53,7 @@ fn plan() -> Plan {
 fn live(hub: &Hub) -> Live {
     let routes = vec![Route::new(PathMatch::prefix("/live"), Action::Push(Box::new(plan())))];
     let site = Site { hosts: vec![Host::Any], routes, ..Site::default() };
-    let sites = site::open(&site::Plan { sites: vec![site], ..site::Plan::default() }).unwrap();
+    let sites = site::open(&site::Plan { sites: vec![site.into()], ..site::Plan::default() }).unwrap();
     let proxy = Proxy::open(Vec::new(), &Resolver::System).unwrap();
     let cache = Some(Cache::open(flatout_cache::Plan { memory_bytes: 1 << 20, ..Default::default() }));
     Live::new(Opened { sites, proxy, hub: hub.clone(), cache, prerender: None })

@@ -26,7 +26,7 @@ pub(crate) fn sites(log: &Plan, quotes: &Plan) -> Sites {
     let text = Action::Respond { status: 200, content_type: String::new(), body: Default::default() };
     let routes = vec![route(log), route(quotes), Route::new(PathMatch::prefix("/"), text)];
     let site = Site { hosts: vec![Host::Any], routes, ..Site::default() };
-    site::open(&site::Plan { sites: vec![site], ..site::Plan::default() }).unwrap()
+    site::open(&site::Plan { sites: vec![site.into()], ..site::Plan::default() }).unwrap()
 }
 
 impl Running {

@@ -3,7 +3,9 @@
 mod blocks;
 mod guards;
 mod route;
+mod surroundings;
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,12 +18,13 @@ use super::facts::Uses;
 use super::fault::{Fault, Place};
 use super::hosts::Hosts;
 use super::maps::{TableCounts, Tables};
-use super::plan::{self, Plan, RouteEntry, TlsPassthrough};
+use super::plan::{self, Plan, RouteEntry, SharedSite, TlsPassthrough};
 use super::render::{Paths, View};
 use super::rewrite::Rewrites;
 use super::table::Table;
 use super::tls_route;
 use guards::SharedLimits;
+use surroundings::Surroundings;
 
 pub(crate) use blocks::{Block, ResponseBlock, all_hold, resolved_for_requests};
 pub(crate) use guards::{Authority, Guards, Key};
@@ -30,12 +33,11 @@ pub(crate) use route::{CompiledAction, CompiledCached, CompiledRoute, ResponseRu
 /// The limit for sites, rates and limits of one plan; each has a 16-bit index in notes.
 const SITES_MAX: usize = 4096;
 
-/// A checked plan. A clone has its own memory for expressions, which threads would otherwise contend for, and shares
-/// the counters.
+/// A checked plan. Clones share its sites and counters.
 #[derive(Debug, Clone)]
 pub(crate) struct Compiled {
     pub(crate) hosts: Hosts,
-    pub(crate) sites: Vec<CompiledSite>,
+    pub(crate) sites: Vec<Arc<CompiledSite>>,
     /// For requests that belong to no site.
     pub(crate) clients: Arc<Clients>,
     pub(crate) tables: Arc<Tables>,
@@ -46,6 +48,16 @@ pub(crate) struct Compiled {
     pub(crate) keys: RandomState,
     /// The counters of limits.
     counted: Arc<SharedLimits>,
+    /// What the sites were made from, if the next plan may keep them.
+    sources: Option<Arc<Sources>>,
+}
+
+/// What the sites of a plan were made from.
+#[derive(Debug)]
+struct Sources {
+    /// In the order of the sites.
+    sites: Vec<SharedSite>,
+    surroundings: Surroundings,
 }
 
 /// What parts of a plan are made from.
@@ -93,7 +105,7 @@ impl Compiled {
         Compiled::after(plan, None)
     }
 
-    /// Like `new`, replacing `former`: limits that did not change keep their counters.
+    /// Like `new`, replacing `former`: limits that did not change keep their counters. If the plan keeps what is unchanged, so do sites.
     ///
     /// # Errors
     /// See [`Compiled::new`].
@@ -105,10 +117,20 @@ impl Compiled {
         let tables = Arc::new(Tables::new(&plan.maps, &plan.sets, &plan.crawler_addresses)?);
         let auth_names = guards::auth_names(plan);
         let parts = Parts { plan, shared: &shared, tables: &tables, auth_names: &auth_names };
-        let sites = plan.sites.iter().enumerate().map(|(at, site)| CompiledSite::new(parts, at, site));
+        let surroundings = plan.keeps_unchanged.then(|| Surroundings::of(plan, &auth_names));
+        let known = surroundings.as_ref().zip(former).and_then(|(it, former)| former.sites_within(it));
+        let compile = |(at, site): (usize, &SharedSite)| {
+            let known = known.as_ref().and_then(|known| known.get(&site.address()));
+            known.map_or_else(
+                || CompiledSite::new(parts, at, site).map(Arc::new),
+                |known| Ok(Arc::clone(known)),
+            )
+        };
+        let sites = plan.sites.iter().enumerate().map(compile).collect::<Result<_, Fault>>()?;
+        let sources = |surroundings| Arc::new(Sources { sites: plan.sites.clone(), surroundings });
         Ok(Compiled {
             hosts: Hosts::new(&plan.sites)?,
-            sites: sites.collect::<Result<_, Fault>>()?,
+            sites,
             clients: Arc::new(Clients::new(&plan.trust)),
             tables,
             upstreams: plan.upstreams.iter().map(|upstream| upstream.name.clone()).collect(),
@@ -116,7 +138,19 @@ impl Compiled {
             // Keys are counted by their hashes, so the hasher has to stay.
             keys: former.map_or_else(RandomState::new, |former| former.keys.clone()),
             counted: Arc::new(shared),
+            sources: surroundings.map(sources),
         })
+    }
+
+    /// The same with copies of its sites.
+    pub(crate) fn with_sites(&self, sites: Vec<Arc<CompiledSite>>) -> Compiled {
+        Compiled { sites, ..self.clone() }
+    }
+
+    /// The sites, by what they were made from ([`SharedSite::address`]), if they are the same within other surroundings.
+    fn sites_within(&self, later: &Surroundings) -> Option<HashMap<usize, &Arc<CompiledSite>>> {
+        let sources = self.sources.as_ref().filter(|it| it.surroundings.are_kept_by(later))?;
+        Some(sources.sites.iter().map(SharedSite::address).zip(&self.sites).collect())
     }
 
     /// The upstream of this name, perhaps behind `http://`.
@@ -128,13 +162,14 @@ impl Compiled {
 
     /// Whether a peer may announce the client of a connection to this listener.
     pub(crate) fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
-        let is_here = |site: &&CompiledSite| site.is_at(listener);
+        let is_here = |site: &&Arc<CompiledSite>| site.is_at(listener);
         self.sites.iter().filter(is_here).any(|site| site.clients.believes(peer))
     }
 
     /// Whether passwords are checked anywhere.
     pub(crate) fn has_passwords(&self) -> bool {
-        let of_routes = |site: &CompiledSite| site.routes.iter().any(|route| route.guards.basic.is_some());
+        let of_routes =
+            |site: &Arc<CompiledSite>| site.routes.iter().any(|route| route.guards.basic.is_some());
         self.sites.iter().any(|site| site.rest.basic.is_some() || of_routes(site))
     }
 
@@ -169,7 +204,7 @@ impl Compiled {
     /// The site with this index, which is one of this plan: `None` is reported as a bug.
     #[inline]
     pub(crate) fn site(&self, at: usize) -> Option<&CompiledSite> {
-        let site = self.sites.get(at);
+        let site = self.sites.get(at).map(|site| &**site);
         if site.is_none() {
             bug!("no site has the index {at}");
         }

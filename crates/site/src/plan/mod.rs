@@ -10,6 +10,7 @@ mod expires;
 mod map;
 mod net;
 mod rules;
+mod shared;
 mod template;
 
 use flatout_cache as cache;
@@ -29,6 +30,7 @@ pub use rules::{
     Hsts, Limited, Maintenance, Origins, Page, PageSource, REPLACED_TYPE, Rate, RateUse, Replacement, Rules,
     SendfileFolder, User, Verdict, When,
 };
+pub use shared::SharedSite;
 pub use template::{
     BadTemplate, OfAnnounced, OfCertificate, OfUpstream, Piece, Template, VARIABLES, Variable,
 };
@@ -59,9 +61,12 @@ pub struct Plan {
     /// Whose information about the client's address is trusted in requests that belong to no site.
     pub trust: Trust,
     /// The sites.
-    pub sites: Vec<Site>,
+    pub sites: Vec<SharedSite>,
     /// The ports of listeners, by their numbers.
     pub ports: Vec<(u16, u16)>,
+    /// No file that it names changes, and whoever made it sets the servers of upstreams that run. So what this plan has in common with the
+    /// one that it replaces stays as it is: sites are not opened again, and if all upstreams are the same but for servers, connections stay.
+    pub keeps_unchanged: bool,
 }
 
 /// Whose information about the client's address is trusted. By default nobody's: the client is the peer of the

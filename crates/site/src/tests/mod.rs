@@ -6,6 +6,7 @@ mod paths;
 mod repeats;
 mod rules;
 mod suspension;
+mod unchanged;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -173,7 +174,11 @@ fn plan_of(routes: Vec<Route>) -> Plan {
     let address = |port| proxy::Address::Socket(SocketAddr::from(([127, 0, 0, 1], port)));
     let upstream = |name, port| proxy::Upstream::new(name, vec![proxy::Server::new(address(port))]);
     let site = Site { name: "a".to_owned(), hosts: vec![plan::Host::Any], routes, ..Site::default() };
-    Plan { upstreams: vec![upstream("one", 1), upstream("two", 2)], sites: vec![site], ..Plan::default() }
+    Plan {
+        upstreams: vec![upstream("one", 1), upstream("two", 2)],
+        sites: vec![site.into()],
+        ..Plan::default()
+    }
 }
 
 fn to_upstream(path: &str) -> Route {

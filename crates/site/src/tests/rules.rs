@@ -358,7 +358,8 @@ fn responses_note_their_site() {
     let mut plan = plan_of(vec![respond(PathMatch::prefix("/a"), "")]);
     plan.sites[0].hosts = vec![Host::Exact("other.example".to_owned())];
     let second = plan_of(vec![respond(PathMatch::prefix("/a"), ""), to_upstream("/b")]).sites.remove(0);
-    plan.sites.push(Site { number: 7, hosts: vec![Host::Exact("a.example".to_owned())], ..second });
+    let hosts = vec![Host::Exact("a.example".to_owned())];
+    plan.sites.push(Site { number: 7, hosts, ..Site::clone(&second) }.into());
     let client = TestClient::new(&plan);
     for (target, site) in [("/a", 7), ("/b", 7), ("/c", 7), ("http://b.example/", NO_SITE)] {
         let head = format!("GET {target} HTTP/1.1\r\nHost: a.example\r\n\r\n");

@@ -30,7 +30,7 @@ fn with(text: &str) -> Translation {
 const RULES: &str = "rules:\n- host: a.test\n  http:\n    paths:\n    - {path: /x, pathType: Prefix, backend: {service: {name: a, port: {number: 8080}}}}";
 
 fn notes(translation: &Translation) -> Vec<String> {
-    translation.statuses.iter().flat_map(StatusUpdate::faults).collect()
+    translation.statuses.iter().flat_map(|it| it.faults()).collect()
 }
 
 #[test]

@@ -1,0 +1,171 @@
+//! Translations one after the other: what a change cannot have touched is taken from the last one.
+//!
+//! ```text
+//! change of ── endpoints ──> the servers of their upstreams
+//!           ├─ a route ────> its record; those of all others are placed again
+//!           └─ anything else: everything
+//! ```
+//!
+//! The result is always the one that a translation of all objects has.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use flatout_proxy::Upstream;
+
+use super::any_route::all_routes;
+use super::backend::{FormerUpstreams, UpstreamBackend, Upstreams};
+use super::certificate::Files;
+use super::ingress::IngressParts;
+use super::record::{Parts, RouteRecord};
+use super::site::{FinishedSites, FormerSites, Sites};
+use super::{Settings, Translation, class_statuses, listener};
+use crate::kinds::ObjectKey;
+use crate::objects::{ObjectChanges, Objects};
+
+/// Translates the objects of one store after each change.
+#[derive(Default)]
+pub struct Translator {
+    known: Option<Known>,
+    /// Since the last translation.
+    changed: ObjectChanges,
+}
+
+/// The last translation, as far as the next one can use it.
+struct Known {
+    settings: Settings,
+    upstreams: Vec<Upstream>,
+    backends: Vec<UpstreamBackend>,
+    /// None, if rules were refused: then all are tried again.
+    records: Option<Records>,
+    sites: Option<FormerSites>,
+}
+
+/// What was made of each route, by kind and place.
+type Records = HashMap<(&'static str, ObjectKey), Arc<RouteRecord>>;
+
+/// What one translation begins with.
+struct Round<'r> {
+    refused: &'r BTreeMap<String, String>,
+    former_upstreams: FormerUpstreams<'r>,
+    records: Option<&'r Records>,
+    former_sites: Option<&'r FormerSites>,
+    changed: &'r ObjectChanges,
+}
+
+impl Translator {
+    /// Notes what has changed since the last translation.
+    pub(crate) fn note(&mut self, changed: ObjectChanges) {
+        self.changed.add(changed);
+    }
+
+    /// Translates the objects.
+    pub(crate) fn translate(&mut self, objects: &Objects, settings: &Settings) -> Translation {
+        let changed = std::mem::replace(&mut self.changed, ObjectChanges::none());
+        let known = self.known.take();
+        let near = known.as_ref().filter(|it| !changed.is_other && it.settings == *settings);
+        let mut refused = BTreeMap::new();
+        loop {
+            let is_first = refused.is_empty();
+            let round = Round {
+                refused: &refused,
+                former_upstreams: near
+                    .map(|it| FormerUpstreams::of(&it.upstreams, &it.backends, &changed.services))
+                    .unwrap_or_default(),
+                records: near.filter(|_| is_first).and_then(|it| it.records.as_ref()),
+                former_sites: known.as_ref().and_then(|it| it.sites.as_ref()),
+                changed: &changed,
+            };
+            let (translation, removed, records, sites) = round.translate(objects, settings);
+            let before = refused.len();
+            let mut others = Vec::new();
+            for (route, why) in removed {
+                // The name of a route is that of its rule and a number.
+                match route.rsplit_once('.') {
+                    Some((rule, _)) if is_rule(rule) => drop(refused.insert(rule.to_owned(), why)),
+                    _ => others.push((route, why)),
+                }
+            }
+            // Each round refuses at least one rule more.
+            if refused.len() > before {
+                continue;
+            }
+            for (route, why) in others {
+                let message = format_args!("{route} is not served: {why}");
+                flatout_engine::report(flatout_engine::Severity::Error, message);
+            }
+            self.known = Some(Known {
+                settings: settings.clone(),
+                upstreams: translation.sites.upstreams.clone(),
+                backends: translation.backends.clone(),
+                records: refused.is_empty().then_some(records),
+                sites,
+            });
+            return translation;
+        }
+    }
+}
+
+/// Whether a name is one of a route's rule.
+fn is_rule(name: &str) -> bool {
+    ["HTTPRoute/", "GRPCRoute/"].iter().any(|kind| name.starts_with(kind))
+}
+
+impl Round<'_> {
+    /// Translates all objects but refused rules. Returns also the routes that the site layer refuses, and what the next translation can use.
+    fn translate(
+        self,
+        objects: &Objects,
+        settings: &Settings,
+    ) -> (Translation, Vec<(String, String)>, Records, Option<FormerSites>) {
+        let Round { refused, former_upstreams, records, former_sites, changed } = self;
+        let mut files = Files::below(&settings.folder);
+        let mut statuses = class_statuses(objects, settings);
+        let mut gateways = listener::gateways(objects, settings, &mut files);
+        let mut upstreams = Upstreams::new(objects, &mut files, former_upstreams);
+        let mut sites = Sites::default();
+        sites.add_listeners(&gateways);
+        let parts = &mut Parts {
+            objects,
+            settings,
+            gateways: &mut gateways,
+            upstreams: &mut upstreams,
+            sites: &mut sites,
+            refused,
+        };
+        let mut made = Records::new();
+        for (age, route) in all_routes(objects).iter().enumerate() {
+            let head = route.head();
+            let place = (head.kind, head.metadata.key());
+            let known = records.filter(|_| !changed.routes.contains(&place)).and_then(|it| it.get(&place));
+            let record = match known {
+                Some(known) if parts.upstreams.use_again(&known.uses) => known.clone(),
+                _ => Arc::new(parts.make(route)),
+            };
+            statuses.extend(parts.place(&record, age));
+            made.insert(place, record);
+        }
+        statuses.extend(gateways.iter().filter_map(|gateway| gateway.status(settings)));
+        statuses.extend(upstreams.policies.statuses(settings));
+        let mut rates = Vec::new();
+        let ingresses = IngressParts {
+            objects,
+            settings,
+            upstreams: &mut upstreams,
+            sites: &mut sites,
+            files: &mut files,
+            rates: &mut rates,
+        };
+        statuses.extend({ ingresses }.add_all());
+        sites.add_health(settings.health);
+        let FinishedSites { plan: sites, listens: site_listen, secure: site_secure, removed, right } =
+            sites.finish((upstreams.list, rates), former_sites);
+        let backends = upstreams.backends;
+        let assigned =
+            gateways.iter().filter_map(|it| Some((it.gateway.metadata.key(), it.address?))).collect();
+        let next = right.map(|right| FormerSites::of(&sites.sites, &site_listen, right));
+        let translation =
+            Translation { sites, site_listen, site_secure, files, statuses, assigned, backends };
+        (translation, removed, made, next)
+    }
+}
