@@ -69,6 +69,34 @@ impl Cluster {
     fn reloads(&self) -> usize {
         self.said().iter().filter(|line| line.contains("reloaded the objects")).count()
     }
+
+    /// Sends requests on connections that must stay, until `act` has ended. Returns how many, and how many of them failed.
+    fn under_load(&self, act: impl FnOnce(&AtomicU64)) -> (u64, u64) {
+        let (is_over, requests, failures) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+                    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                    while !is_over.load(Ordering::Relaxed) {
+                        let request = b"GET /name HTTP/1.1\r\nHost: h\r\n\r\n";
+                        let mut buffer = [0; 1024];
+                        let read =
+                            stream.write_all(request).and_then(|()| stream.read(&mut buffer)).unwrap_or(0);
+                        let is_good = buffer[..read].starts_with(b"HTTP/1.1 200");
+                        requests.fetch_add(1, Ordering::Relaxed);
+                        failures.fetch_add(u64::from(!is_good), Ordering::Relaxed);
+                        if read == 0 {
+                            break;
+                        }
+                    }
+                });
+            }
+            act(&requests);
+            is_over.store(true, Ordering::Relaxed);
+        });
+        (requests.load(Ordering::Relaxed), failures.load(Ordering::Relaxed))
+    }
 }
 
 fn get(port: u16, host: &str, target: &str, fields: &str) -> Answer {
@@ -178,26 +206,7 @@ fn endpoints_change_under_load_without_a_reload_or_a_lost_request() {
         service("app", &chosen) + &route("r", TO_APP)
     };
     let cluster = Cluster::start(&with(&[0]));
-    let (is_over, requests, failures) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                // One connection for all requests: it must stay.
-                let mut stream = TcpStream::connect(("127.0.0.1", cluster.port)).unwrap();
-                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-                while !is_over.load(Ordering::Relaxed) {
-                    let request = b"GET /name HTTP/1.1\r\nHost: h\r\n\r\n";
-                    let mut buffer = [0; 1024];
-                    let read = stream.write_all(request).and_then(|()| stream.read(&mut buffer)).unwrap_or(0);
-                    let is_good = buffer[..read].starts_with(b"HTTP/1.1 200");
-                    requests.fetch_add(1, Ordering::Relaxed);
-                    failures.fetch_add(u64::from(!is_good), Ordering::Relaxed);
-                    if read == 0 {
-                        break;
-                    }
-                }
-            });
-        }
+    let (requests, failures) = cluster.under_load(|requests| {
         for chosen in [&[0, 1][..], &[1], &[1, 2], &[2], &[0, 2], &[0, 1, 2], &[1]] {
             let before = requests.load(Ordering::Relaxed);
             cluster.objects(&with(chosen));
@@ -209,10 +218,45 @@ fn endpoints_change_under_load_without_a_reload_or_a_lost_request() {
             });
             until("requests go on", || requests.load(Ordering::Relaxed) > before + 20);
         }
-        is_over.store(true, Ordering::Relaxed);
     });
-    assert_eq!((failures.load(Ordering::Relaxed), cluster.reloads()), (0, 0), "{:?}", cluster.said());
-    assert!(requests.load(Ordering::Relaxed) > 200);
+    assert_eq!((failures, cluster.reloads()), (0, 0), "{:?}", cluster.said());
+    assert!(requests > 200);
+}
+
+#[test]
+fn routes_change_under_load_without_a_lost_request() {
+    let (a, b) = (backend("a"), backend("b"));
+    let with = |service_name: &str, version: usize, others: usize| {
+        let header = format!(
+            "{{type: ResponseHeaderModifier, responseHeaderModifier: {{set: [{{name: X-Version, value: '{version}'}}]}}}}"
+        );
+        let rules =
+            format!("  rules: [{{filters: [{header}], backendRefs: [{{name: {service_name}, port: 80}}]}}]");
+        let other = |at: usize| route(&format!("o{at}"), &format!("  hostnames: [o{at}.test]\n{TO_APP}"));
+        let others: String = (0..others).map(other).collect();
+        service("app", &[&a]) + &service("other", &[&b]) + &route("r", &rules) + &others
+    };
+    let cluster = Cluster::start(&with("app", 0, 1));
+    let steps = [("app", 1), ("other", 1), ("app", 3), ("other", 0), ("other", 5)];
+    let (requests, failures) = cluster.under_load(|requests| {
+        for (version, (name, others)) in steps.iter().enumerate() {
+            let before = requests.load(Ordering::Relaxed);
+            cluster.objects(&with(name, version + 1, *others));
+            let expected = if *name == "app" { a.name } else { b.name };
+            until("the new route serves", || {
+                let answer = cluster.get("h", "/name", "");
+                let version = (version + 1).to_string();
+                answer.field("x-version") == Some(version.as_str()) && answer.text() == expected
+            });
+            until("requests go on", || requests.load(Ordering::Relaxed) > before + 20);
+            assert_eq!(
+                cluster.get("o0.test", "/name", "").text(),
+                if *others > 0 { a.name } else { expected }
+            );
+        }
+    });
+    assert_eq!((failures, cluster.reloads()), (0, steps.len()), "{:?}", cluster.said());
+    assert!(requests > 100);
 }
 
 #[test]
@@ -465,8 +509,37 @@ fn ingresses_are_imported_as_objects_of_the_gateway_api() {
             + &objects.replace("    port: 80\n    protocol", &format!("    port: {port}\n    protocol"))),
     );
     until("the route is served", || cluster.get("a.test", "/name", "").status == 200);
+    // The same requests to both: by the gateway, and to another server.
+    let check = |old: u16, new: u16| {
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let mut command = Command::new(program("flatout"));
+        let output = command
+            .args(["import", "--check", &url(old), &url(new), "--ingress"])
+            .arg(&folder.0)
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout))
+    };
+    let own = app.server.address.port();
+    assert_eq!(
+        check(own, port),
+        (Some(0), "3 requests: 3 with equal responses, 0 with different ones\n".to_owned())
+    );
+    let other = Folder::new();
+    other.write("index.html", "another application");
+    let another = Server::site(&other.0, &["--workers", "1"]);
+    let (code, said) = check(own, another.address.port());
+    assert!(code == Some(1) && said.starts_with("GET http://a.test/\n  status "), "{said}");
     let (code, objects, said) = import(&(ingress("main", "x") + &ingress("closed", "auth-url")));
     assert!(code == Some(1) && said.contains("left out") && !objects.contains("name: closed"), "{said}");
     assert_eq!(import("kind: [").0, Some(2));
     assert_eq!(import("").0, Some(2), "no Ingress");
+    for arguments in
+        [&["--check", "http://127.0.0.1:1"][..], &["nginx.conf"], &["--check", "ftp://x", "http://y"]]
+    {
+        let mut command = Command::new(program("flatout"));
+        let output = command.arg("import").args(arguments).arg("--ingress").arg(&folder.0).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
 }

@@ -10,7 +10,7 @@ use flatout_import::{nginx, site_file};
 
 use crate::command::Command;
 use crate::serve;
-use crate::serve::source::{mistake, requests};
+use crate::serve::source::{mistake, requests as of_site};
 use crate::setting::words;
 use crate::{Failure, print, terminal, value};
 
@@ -21,8 +21,8 @@ pub(crate) const COMMAND: Command = Command {
            If nginx passed requests to something that is not converted, or checked them in such a way, the site file responds \
            501 to them, and the first lines say so.\n--check sends \
            each request once to both servers and shows differences in status, some header fields, and body. It sends only \
-           GET and HEAD. Requests come from an access log (common or combined), or with -c from the routes and files of a site \
-           file.\n--ingress converts Ingresses with annotations of ingress-nginx to objects of the Gateway API, in programs with the feature \
+           GET and HEAD. Requests come from an access log (common or combined), with -c from the routes and files of a site \
+           file, or with --ingress from the hosts and paths of Ingresses.\n--ingress converts Ingresses with annotations of ingress-nginx to objects of the Gateway API, in programs with the feature \
            controller; what is lost is on stderr and in comments. An Ingress that something protects, which the Gateway API cannot \
            express, is left out.\nExit status: 0, 1 if --check found a difference or an Ingress is left out, 2 for a configuration that \
            cannot be read.",
@@ -64,7 +64,7 @@ fn arguments(command: clap::Command) -> clap::Command {
         if INGRESS.is_some() { files.required_unless_present("ingress") } else { files.required(true) };
     let flag = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
     let command = match INGRESS {
-        Some(help) => command.arg(flag("ingress", "DIR|cluster").help(help).conflicts_with(FILES)),
+        Some(help) => command.arg(flag("ingress", "DIR|cluster").help(help)),
         None => command,
     };
     command
@@ -85,12 +85,33 @@ fn arguments(command: clap::Command) -> clap::Command {
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     #[cfg(feature = "controller")]
-    if let Some(folder) = matches.get_one::<String>("ingress") {
-        return import_ingresses(folder);
+    if let Some(from) = matches.get_one::<String>("ingress") {
+        return match (matches.get_flag("check"), &words(matches, FILES)[..]) {
+            (true, [old, new]) => check(matches, old, new, &RequestOrigin::Ingresses(from)),
+            (false, []) => import_ingresses(from),
+            (true, _) => Err(Failure::Usage(
+                "--ingress and --check need two servers, and take their requests from the Ingresses: http://old http://new"
+                    .to_owned(),
+            )),
+            (false, _) => Err(Failure::Usage(
+                "--ingress converts Ingresses, and takes no file; --check compares two servers".to_owned(),
+            )),
+        };
     }
     let files = words(matches, FILES);
     match (matches.get_flag("check"), &files[..]) {
-        (true, [old, new, rest @ ..]) => check(matches, old, new, rest.first().map(String::as_str)),
+        (true, [old, new, rest @ ..]) => {
+            let requests = match (rest.first(), matches.get_one::<String>("config")) {
+                (Some(log), None) => RequestOrigin::Log(log),
+                (None, Some(file)) => RequestOrigin::Site(file),
+                _ => {
+                    return Err(Failure::Usage(
+                        "give an access log, or a site file with -c, to take requests from".to_owned(),
+                    ));
+                }
+            };
+            check(matches, old, new, &requests)
+        }
         (false, [file]) => import(file),
         (true, _) => Err(Failure::Usage("--check needs two servers: http://old http://new".to_owned())),
         (false, _) => {
@@ -119,9 +140,9 @@ fn import(file: &str) -> Result<(), Failure> {
 #[cfg(feature = "controller")]
 const CLUSTER: &str = "cluster";
 
-/// Prints Gateways and HTTPRoutes in place of the Ingresses of a folder or a cluster, and says what is lost.
+/// The objects of a folder or a cluster, among which are Ingresses.
 #[cfg(feature = "controller")]
-fn import_ingresses(from: &str) -> Result<(), Failure> {
+fn read_ingresses(from: &str) -> Result<flatout_controller::Objects, Failure> {
     let (read, shown) = match from {
         CLUSTER => {
             (flatout_controller::cluster::read_once(&["Ingress", "Service"]), "the cluster".to_owned())
@@ -137,6 +158,25 @@ fn import_ingresses(from: &str) -> Result<(), Failure> {
     if objects.ingresses.is_empty() {
         return Err(Failure::Usage(format!("there is no Ingress in {shown}")));
     }
+    Ok(objects)
+}
+
+/// The requests that follow from Ingresses.
+#[cfg(feature = "controller")]
+fn of_ingresses(from: &str, host: &str) -> Result<Vec<Ask>, Failure> {
+    let ask = |it: flatout_controller::IngressRequest| Ask {
+        method: "GET".to_owned(),
+        host: it.host.unwrap_or_else(|| host.to_owned()),
+        target: it.path,
+        fields: it.fields,
+    };
+    Ok(flatout_controller::ingress_requests(&read_ingresses(from)?).into_iter().map(ask).collect())
+}
+
+/// Prints Gateways and HTTPRoutes in place of the Ingresses of a folder or a cluster, and says what is lost.
+#[cfg(feature = "controller")]
+fn import_ingresses(from: &str) -> Result<(), Failure> {
+    let objects = read_ingresses(from)?;
     let converted = flatout_controller::convert(&objects);
     if !converted.lost.is_empty() {
         terminal::complain(&converted.lost.join("\n"));
@@ -151,7 +191,15 @@ fn import_ingresses(from: &str) -> Result<(), Failure> {
     }
 }
 
-fn check(matches: &ArgMatches, old: &str, new: &str, log: Option<&str>) -> Result<(), Failure> {
+/// Where the requests of a comparison come from.
+enum RequestOrigin<'r> {
+    Log(&'r str),
+    Site(&'r str),
+    #[cfg(feature = "controller")]
+    Ingresses(&'r str),
+}
+
+fn check(matches: &ArgMatches, old: &str, new: &str, requests: &RequestOrigin<'_>) -> Result<(), Failure> {
     let (old, new) =
         (Server::parse(old).map_err(Failure::Usage)?, Server::parse(new).map_err(Failure::Usage)?);
     let text = |name: &str| matches.get_one::<String>(name);
@@ -162,16 +210,13 @@ fn check(matches: &ArgMatches, old: &str, new: &str, log: Option<&str>) -> Resul
         bounds.requests_max = count;
     }
     let host = text("host").cloned().unwrap_or_else(|| old.host());
-    let asked = match (log, text("config")) {
-        (Some(log), None) => of_log(log, &host)?,
-        (None, Some(file)) => {
-            requests(Path::new(file), &host, bounds.requests_max).map_err(Failure::Usage)?
+    let asked = match requests {
+        RequestOrigin::Log(log) => of_log(log, &host)?,
+        RequestOrigin::Site(file) => {
+            of_site(Path::new(file), &host, bounds.requests_max).map_err(Failure::Usage)?
         }
-        _ => {
-            return Err(Failure::Usage(
-                "give an access log, or a site file with -c, to take requests from".to_owned(),
-            ));
-        }
+        #[cfg(feature = "controller")]
+        RequestOrigin::Ingresses(from) => of_ingresses(from, &host)?,
     };
     let fields = FIELDS.iter().map(|name| (*name).to_owned());
     let is_new = |name: &String| !FIELDS.contains(&name.as_str());
@@ -200,7 +245,7 @@ fn of_log(path: &str, host: &str) -> Result<Vec<Ask>, Failure> {
         }
         let Some(line) = line(&String::from_utf8_lossy(&bytes)) else { continue };
         let host = line.host.unwrap_or_else(|| host.to_owned());
-        let ask = Ask { method: line.method, host, target: line.target };
+        let ask = Ask { method: line.method, host, target: line.target, fields: Vec::new() };
         // A day's log repeats few requests many times.
         if found.insert(ask.clone()) {
             asks.push(ask);
@@ -212,7 +257,8 @@ fn report(compared: &Compared) -> String {
     let mut text = String::new();
     for difference in &compared.differences {
         let ask = &difference.ask;
-        text.push_str(&format!("{} http://{}{}\n", ask.method, ask.host, ask.target));
+        let fields: String = ask.fields.iter().map(|(name, value)| format!("  {name}: {value}")).collect();
+        text.push_str(&format!("{} http://{}{}{}\n", ask.method, ask.host, ask.target, shown(&fields)));
         for (name, one, other) in &difference.what {
             text.push_str(&format!("  {name:<16} {}  →  {}\n", shown(one), shown(other)));
         }

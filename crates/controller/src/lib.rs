@@ -36,7 +36,7 @@ pub mod yaml;
 
 pub use apply::BasePlan;
 pub use condition::{Condition, StatusUpdate};
-pub use convert::{Converted, convert, yaml_documents};
+pub use convert::{Converted, IngressRequest, convert, ingress_requests, yaml_documents};
 pub use data::{DataPlaneSettings, FORMAT, PlanData};
 pub use faults::log_faults;
 pub use leader::{Leader, LeaderTerm, NotLeading};

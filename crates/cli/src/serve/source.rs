@@ -189,7 +189,7 @@ pub(crate) fn requests(path: &Path, host: &str, count_max: usize) -> Result<Vec<
         });
         let name = name.unwrap_or_else(|| host.to_owned());
         let mut ask = |target: String| {
-            found.push(Ask { method: "GET".to_owned(), host: name.clone(), target });
+            found.push(Ask { method: "GET".to_owned(), host: name.clone(), target, fields: Vec::new() });
         };
         for route in &site.routes {
             let paths = match &route.path {

@@ -74,8 +74,8 @@ impl Wanted {
     /// One that protects something cannot be converted.
     pub(super) fn parse(ingress: &Ingress) -> Result<(Wanted, Vec<String>), String> {
         let all = &ingress.metadata.annotations;
-        let get = |name: &str| all.get(&format!("{PREFIX}{name}")).map(|value| value.trim());
-        let is_on = |name: &str| get(name).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        let get = |name: &str| value(ingress, name);
+        let is_on = |name: &str| is_on(ingress, name);
         if let Some(name) = PROTECTING.iter().find(|name| get(name).is_some()) {
             return Err(format!(
                 "the annotation {name} protects it, and the Gateway API has nothing for that; protect it otherwise first"
@@ -99,10 +99,7 @@ impl Wanted {
             if get("canary-by-cookie").is_some() {
                 lost.push("canary-by-cookie: the Gateway API does not match cookies".to_owned());
             }
-            let header = get("canary-by-header").map(|name| {
-                let value = get("canary-by-header-value").unwrap_or("always");
-                (name.to_owned(), value.to_owned())
-            });
+            let header = canary_header(ingress);
             if header.is_some() && get("canary-by-header-value").is_none() {
                 lost.push("canary-by-header: the value `never` is not told from others".to_owned());
             }
@@ -120,6 +117,27 @@ impl Wanted {
         };
         Ok((wanted, lost))
     }
+}
+
+/// The value of an annotation of ingress-nginx.
+fn value<'i>(ingress: &'i Ingress, name: &str) -> Option<&'i str> {
+    ingress.metadata.annotations.get(&format!("{PREFIX}{name}")).map(|value| value.trim())
+}
+
+/// Whether an annotation is `true`.
+pub(super) fn is_on(ingress: &Ingress, name: &str) -> bool {
+    value(ingress, name).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+}
+
+/// The names in an annotation.
+pub(super) fn names(ingress: &Ingress, name: &str) -> Vec<String> {
+    list(value(ingress, name).unwrap_or_default())
+}
+
+/// The field of requests that a canary gets.
+pub(super) fn canary_header(ingress: &Ingress) -> Option<(String, String)> {
+    let name = value(ingress, "canary-by-header").filter(|_| is_on(ingress, "canary"))?;
+    Some((name.to_owned(), value(ingress, "canary-by-header-value").unwrap_or("always").to_owned()))
 }
 
 fn cors<'a>(get: &impl Fn(&str) -> Option<&'a str>) -> Value {

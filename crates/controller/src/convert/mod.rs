@@ -10,6 +10,7 @@
 
 mod annotation;
 mod path;
+mod requests;
 mod write;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 
 use self::annotation::Wanted;
 use self::path::converted_path;
+pub use self::requests::{IngressRequest, ingress_requests};
 pub use self::write::yaml_documents;
 use crate::kinds::ingress::{Ingress, IngressBackend, IngressPath};
 use crate::kinds::{GATEWAY_GROUP, ObjectKey};

@@ -38,13 +38,13 @@ pub(super) struct RouteRecord {
     services: Vec<ObjectKey>,
     /// The upstreams that it leads to, in the order of their first use, with their indices.
     pub(super) uses: Vec<(usize, String)>,
-    served: Vec<Served>,
+    served: Vec<ServedName>,
     /// None, if no parent is of this controller.
     status: Option<Arc<StatusUpdate>>,
 }
 
 /// What is served for a host name of a listener.
-struct Served {
+struct ServedName {
     bind: SocketAddr,
     of_listener: HostName,
     hostname: HostName,
@@ -125,7 +125,7 @@ impl Parts<'_, '_> {
                 self.upstreams.policies.add_ancestor(service, &gateway);
             }
         }
-        for Served { bind, of_listener, hostname, what } in &record.served {
+        for ServedName { bind, of_listener, hostname, what } in &record.served {
             match what {
                 ServedWhat::Routes(routes) => {
                     self.sites.add_routes((*bind, of_listener), hostname, (age, routes));
@@ -144,7 +144,7 @@ impl Parts<'_, '_> {
         route: &TlsRoute,
         from: Referrer<'_>,
         attachments: &[Attachment],
-        (faults, served): (&mut RuleFaults, &mut Vec<Served>),
+        (faults, served): (&mut RuleFaults, &mut Vec<ServedName>),
     ) {
         let [rule, others @ ..] = &route.spec.rules[..] else { return };
         let options = UpstreamOptions { is_passthrough: true, ..UpstreamOptions::default() };
@@ -174,7 +174,7 @@ impl Parts<'_, '_> {
         &mut self,
         rule: &ResolvedRule,
         attachments: &[Attachment],
-        served: &mut Vec<Served>,
+        served: &mut Vec<ServedName>,
     ) -> Result<(), String> {
         // Also without an attachment: whether it is supported does not depend on listeners.
         rule.routes(ListenerOrigin { is_https: false, port: 80 })?;
@@ -187,7 +187,7 @@ impl Parts<'_, '_> {
         &self,
         attachments: &[Attachment],
         what: impl Fn(ListenerOrigin) -> Result<ServedWhat, String>,
-        served: &mut Vec<Served>,
+        served: &mut Vec<ServedName>,
     ) -> Result<(), String> {
         for attachment in attachments {
             let listener = &self.gateways[attachment.gateway].listeners[attachment.listener];
@@ -195,7 +195,7 @@ impl Parts<'_, '_> {
             let what = what(ListenerOrigin { is_https: listener.is_https(), port: listener.listener.port })?;
             for hostname in &attachment.hostnames {
                 let (of_listener, hostname) = (listener.hostname.clone(), hostname.clone());
-                served.push(Served { bind, of_listener, hostname, what: what.clone() });
+                served.push(ServedName { bind, of_listener, hostname, what: what.clone() });
             }
         }
         Ok(())

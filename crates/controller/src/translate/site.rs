@@ -202,12 +202,12 @@ impl Sites {
 
 /// The sites of the last translation.
 pub(super) struct FormerSites {
-    sites: HashMap<SiteKey, SharedSite>,
+    sites: HashMap<FormerSiteKey, SharedSite>,
     right: RightPlan,
 }
 
 /// What no other site has.
-type SiteKey = (String, Option<SocketAddr>);
+type FormerSiteKey = (String, Option<SocketAddr>);
 
 impl FormerSites {
     pub(super) fn of(sites: &[SharedSite], listens: &[Vec<SiteListen>], right: RightPlan) -> FormerSites {
@@ -225,7 +225,7 @@ impl FormerSites {
     }
 }
 
-fn key(site: &Site, listens: &[SiteListen]) -> SiteKey {
+fn key(site: &Site, listens: &[SiteListen]) -> FormerSiteKey {
     let bind = listens.first().and_then(|it| match it.listen.address {
         Address::Tcp(bind) => Some(bind),
         Address::Unix(_) => None,

@@ -45,8 +45,9 @@ impl<S: Stream> Stream for StreamOwned<ClientConnection, S> {
 pub(super) fn ask(server: &Server, ask: &Ask, bounds: &Bounds) -> Result<Answer, String> {
     let begun = Instant::now();
     let mut stream = server.connect(&ask.host, bounds.answer_time_max).map_err(|error| error.to_string())?;
+    let fields: String = ask.fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let head = format!(
-        "{} {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: flatout-import\r\nAccept: */*\r\nConnection: close\r\n\r\n",
+        "{} {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: flatout-import\r\nAccept: */*\r\n{fields}Connection: close\r\n\r\n",
         ask.method, ask.target, ask.host
     );
     let mut client = Client::default();

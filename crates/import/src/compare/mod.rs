@@ -52,6 +52,8 @@ pub struct Ask {
     pub host: String,
     /// Path and query.
     pub target: String,
+    /// Further fields, which are valid ones.
+    pub fields: Vec<(String, String)>,
 }
 
 /// A request with different responses.

@@ -27,7 +27,7 @@ fn server(bytes: &'static str, count: usize) -> Server {
 }
 
 fn get(target: &str) -> Ask {
-    Ask { method: "GET".to_owned(), host: "a.test".to_owned(), target: target.to_owned() }
+    Ask { method: "GET".to_owned(), host: "a.test".to_owned(), target: target.to_owned(), fields: Vec::new() }
 }
 
 fn fields() -> Vec<String> {

@@ -64,7 +64,7 @@ fn without_ids(sites: &Sites) -> Vec<String> {
 }
 
 #[test]
-fn sites_are_opened_again_only_if_they_or_what_they_refer_to_have_changed() {
+fn unchanged_sites_are_not_opened_again() {
     let other = proxy::Upstream::new("other", Vec::new());
     let text = |text: &str| Action::Respond {
         status: 200,
