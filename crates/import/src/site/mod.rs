@@ -106,6 +106,7 @@ pub fn site_file(main: &[Directive]) -> Imported {
     import.visitor_cookies(block, &mut top);
     import.variables(block, &mut top);
     import.known_upstreams(block);
+    import.resolver(block, &mut top);
     import.servers(&chain, &mut top, &mut sites);
     import.rest(block, &mut top);
     import.rest(main, &mut top);

@@ -110,6 +110,11 @@ impl Lines {
         self.lines.is_empty()
     }
 
+    /// Whether it has exactly this setting.
+    pub(super) fn has_setting(&self, text: &str) -> bool {
+        self.lines.iter().any(|line| matches!(line, OutputLine::Setting(other) if other == text))
+    }
+
     /// Whether it has a setting of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         let begins = |text: &String| text.split(' ').next() == Some(name);

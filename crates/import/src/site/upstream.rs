@@ -35,6 +35,40 @@ impl<'d> Import<'d> {
         self.upstreams = http.iter().filter(|directive| directive.name == "upstream").collect();
     }
 
+    /// The DNS servers, if nginx looks up names of servers while it runs. Other names are those of its start, by the system's
+    /// resolver.
+    pub(super) fn resolver(&mut self, http: &'d [Directive], top: &mut Lines) {
+        let looks_up = |block: &&'d Directive| {
+            let mut options =
+                block.inner().iter().filter(|it| it.name == "server").flat_map(Directive::texts);
+            options.any(|option| option == "resolve" || option.starts_with("service="))
+        };
+        let looking: Vec<&'d Directive> = self.upstreams.iter().copied().filter(looks_up).collect();
+        if looking.is_empty() {
+            return;
+        }
+        let of = |block: &'d [Directive]| block.iter().find(|directive| directive.name == "resolver");
+        let own = looking.iter().filter_map(|block| of(block.inner()));
+        for directive in own.chain(of(http)) {
+            let servers: Vec<&str> =
+                directive.texts().into_iter().filter(|text| !text.contains('=')).collect();
+            let setting =
+                format!("resolver {}", servers.iter().map(|it| value(it)).collect::<Vec<_>>().join(" "));
+            let is_address = |text: &&str| {
+                text.parse::<std::net::SocketAddr>().is_ok()
+                    || text.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
+            };
+            if servers.is_empty() || !servers.iter().all(is_address) {
+                self.leave(directive, "DNS servers are addresses", top);
+            } else if top.has("resolver") && !top.has_setting(&setting) {
+                self.leave(directive, "one resolver is for all upstreams", top);
+            } else {
+                self.fates.carried(directive);
+                top.setting(setting);
+            }
+        }
+    }
+
     /// The argument of `proxy` for the authority of a `proxy_pass`.
     pub(super) fn upstream(
         &mut self,
@@ -236,7 +270,8 @@ impl<'d> Import<'d> {
                         lines.setting(format!("queue-time \"{time}\""));
                     }
                 }
-                "keepalive_requests" | "keepalive_time" | "zone" => {
+                "resolver" if self.fates.is_known(directive) => continue,
+                "keepalive_requests" | "keepalive_time" | "zone" | "resolver" | "resolver_timeout" => {
                     self.fates.needless(directive);
                     continue;
                 }

@@ -134,6 +134,24 @@ fn grpc_without_keepalive_has_a_connection_for_each_request() {
 }
 
 #[test]
+fn dns_servers_are_those_for_names_that_are_looked_up_again() {
+    let of = |upstream: &str, http: &str| {
+        imported(&format!(
+            "http {{ {http} upstream u {{ {upstream} }} server {{ listen 80; location / {{ proxy_pass http://u; }} }} }}"
+        ))
+        .text
+    };
+    let http = "resolver 127.0.0.1:8600 [::1] valid=5s ipv6=off;";
+    let text = of("zone z 64k; server a.test:81 resolve;", http);
+    assert!(text.contains("\nresolver \"127.0.0.1:8600\" \"[::1]\"\n"), "{text}");
+    let text = of("zone z 64k; resolver 10.0.0.1; server a.test service=http resolve;", http);
+    assert!(text.contains("\nresolver \"10.0.0.1\"\n") && text.contains("one resolver is for all"), "{text}");
+    assert!(!of("server a.test:81;", http).contains("resolver"), "looked up once, by the system's");
+    let text = of("server a.test:81 resolve;", "resolver dns.test;");
+    assert!(text.contains("// not converted: resolver dns.test;") && !text.contains("\nresolver"), "{text}");
+}
+
+#[test]
 fn the_path_may_name_the_upstream() {
     let main =
         "http { upstream a { server a:1; } server { listen 80; location /a { proxy_pass http:/$uri; } } }";
