@@ -1,6 +1,6 @@
 //! The threads that read and write files: their jobs are done one at a time, in any order, sometimes late, and sometimes on a full disk.
 
-use flatout_lane::jobs;
+use flatout_lane::jobs::{self, DiskFault};
 
 use crate::scene::DiskFaults;
 use crate::world::Shared;
@@ -11,14 +11,19 @@ const PAUSE_NS_MAX: u64 = 2_000_000_000;
 pub(crate) struct Disk {
     random: fastrand::Rng,
     faults: DiskFaults,
-    is_full: bool,
+    is_cold: bool,
     wakes_at_ns: u64,
 }
 
 impl Disk {
     pub(crate) fn new(faults: DiskFaults, random: fastrand::Rng) -> Disk {
         jobs::limit(faults.waiting_max);
-        Disk { random, faults, is_full: false, wakes_at_ns: 0 }
+        Disk { random, faults, is_cold: false, wakes_at_ns: 0 }
+    }
+
+    /// A server has been killed, and another one is about to start.
+    pub(crate) fn start_again(&self) {
+        jobs::limit(self.faults.waiting_max);
     }
 
     pub(crate) fn wakes_at_ns(&self) -> Option<u64> {
@@ -35,9 +40,13 @@ impl Disk {
             self.wakes_at_ns = shared.now_ns + self.random.u64(1..=PAUSE_NS_MAX);
             return true;
         }
-        if self.faults.fills_up && self.random.u8(..8) == 0 {
-            self.is_full = !self.is_full;
-            jobs::fill_disk(self.is_full);
+        if (self.faults.fills_up || self.faults.tears) && self.random.u8(..8) == 0 {
+            let fault = if self.faults.tears { DiskFault::Torn } else { DiskFault::Full };
+            jobs::set_disk_fault(jobs::disk_fault().is_none().then_some(fault));
+        }
+        if self.faults.cold_of_256 > 0 && self.random.u8(..) < self.faults.cold_of_256 {
+            self.is_cold = !self.is_cold;
+            jobs::set_cold(self.is_cold);
         }
         jobs::run(self.random.usize(..count))
     }

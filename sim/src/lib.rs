@@ -9,6 +9,7 @@
 
 mod carrier;
 mod client;
+mod crash;
 mod disk;
 mod frames;
 mod message;
@@ -20,6 +21,7 @@ mod reduce;
 mod run;
 mod scene;
 mod secure;
+mod server;
 mod socket;
 mod subscriber;
 mod subscriber_event;

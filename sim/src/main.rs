@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use lexopt::prelude::{Long, ValueExt};
 use sim::Reduction;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 struct Options {
     seconds: u64,
     seed: Option<u64>,
@@ -40,7 +43,7 @@ fn main() -> ExitCode {
     // A panic of a run is in its report.
     sim::keep_panics();
     let (began, limit) = (Instant::now(), Duration::from_secs(options.seconds));
-    let (mut runs, mut requests, mut whole, mut events, mut hash) = (0u64, 0, 0, 0, 0u64);
+    let (mut runs, mut requests, mut whole, mut survivors, mut events, mut hash) = (0u64, 0, 0, 0, 0, 0u64);
     let mut pairs = sim::Pairs::default();
     while runs < runs_max && began.elapsed() < limit {
         let seed = first.wrapping_add(runs);
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         runs += 1;
         requests += report.requests;
         whole += report.whole;
+        survivors += report.survivors;
         events += report.events;
         hash = hash.rotate_left(1) ^ report.hash;
         pairs.add(&report.pairs);
@@ -62,14 +66,14 @@ fn main() -> ExitCode {
         }
         if options.prints_trace {
             println!(
-                "seed {seed}: {} requests, {} events, hash {:016x}",
-                report.requests, report.events, report.hash
+                "seed {seed}: {} requests, {} events, {} responses from before a crash, hash {:016x}",
+                report.requests, report.events, report.survivors, report.hash
             );
         }
     }
     let seconds = began.elapsed().as_secs_f64();
     println!(
-        "{runs} runs from seed {first}, {requests} requests ({whole} whole responses), {events} events in {seconds:.1} s: \
+        "{runs} runs from seed {first}, {requests} requests ({whole} whole responses, {survivors} from before a crash), {events} events in {seconds:.1} s: \
          {:.0} requests/s, no failure, hash {hash:016x}",
         requests as f64 / seconds
     );

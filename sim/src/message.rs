@@ -25,8 +25,8 @@ fn endless_body(tag: u32) -> &'static [u8] {
 }
 
 /// A body of this length.
-pub(crate) fn body(tag: u32, length: usize) -> Vec<u8> {
-    endless_body(tag)[..length].to_vec()
+pub(crate) fn body(tag: u32, length: usize) -> &'static [u8] {
+    &endless_body(tag)[..length]
 }
 
 /// Whether these are bytes of a body, from this place on.
@@ -143,7 +143,9 @@ impl Decoder {
             Framing::Close => self.body.append(input),
             Framing::Length(length) => {
                 let missing = length - self.body.len();
-                self.body.extend(input.drain(..missing.min(input.len())));
+                let taken = missing.min(input.len());
+                self.body.extend_from_slice(&input[..taken]);
+                input.drain(..taken);
                 self.is_complete = self.body.len() == length;
             }
             Framing::Chunked => {

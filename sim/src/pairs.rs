@@ -91,5 +91,9 @@ fn of_scene(it: &Scene) -> Properties {
         ("channels", it.channels.is_some()),
         ("slow disk", it.disk.slow_of_256 > 0),
         ("full disk", it.disk.fills_up),
+        ("torn writes", it.disk.tears),
+        ("a folder of the cache", it.folder_bytes.is_some()),
+        ("reads that block", it.disk.cold_of_256 > 0),
+        ("crashes", it.crashes > 0),
     ]
 }

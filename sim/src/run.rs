@@ -26,6 +26,8 @@ pub struct Report {
     pub requests: u64,
     /// Responses of upstreams that reached their client whole.
     pub whole: u64,
+    /// Stored responses that were served after a crash of the server, and were stored before.
+    pub survivors: u64,
     /// Events.
     pub events: u64,
     /// Steps of actors.
@@ -105,6 +107,7 @@ fn run_here(seed: u64, reduction: &Reduction, steps: &AtomicU64) -> Report {
         hash: trace.hash(),
         requests: u64::from(requests),
         whole: model.whole,
+        survivors: model.survivors,
         events: trace.count(),
         steps: steps.load(Ordering::Relaxed),
         clients: scene.clients,
@@ -122,6 +125,7 @@ impl Report {
             hash: 0,
             requests: 0,
             whole: 0,
+            survivors: 0,
             events: 0,
             steps: 0,
             clients: 0,

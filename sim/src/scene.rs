@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use flatout_cache::{DiskPlan, Plan as CachePlan};
 use flatout_engine::{self as engine, Limits, Listen, ProxyHeader};
 use flatout_gateway::{BufferRequests, Forward, Rules as CacheRules};
 use flatout_proxy as proxy;
@@ -27,6 +28,9 @@ pub(crate) const APPLICATION: [&str; SERVERS_MAX] = ["application", "application
 
 /// The smaller limit of a body.
 pub(crate) const BODY_MAX_SMALL: usize = 20_000;
+
+/// A lifetime that is longer than most runs.
+const FRESH_S_LONG: u32 = 200;
 
 /// Every time limit of a configuration, and every pause of a peer that keeps the rules, is shorter.
 pub(crate) const TIME_MAX: Duration = Duration::from_secs(40);
@@ -116,6 +120,10 @@ pub(crate) struct Scene {
     /// Messages that are published.
     pub(crate) channels: Option<Channels>,
     pub(crate) disk: DiskFaults,
+    /// Stored responses are also in a folder, which may have so many bytes.
+    pub(crate) folder_bytes: Option<u64>,
+    /// How often the server is killed.
+    pub(crate) crashes: u32,
 }
 
 /// More jobs than wait at once.
@@ -130,12 +138,16 @@ pub(crate) struct DiskFaults {
     pub(crate) waiting_max: usize,
     /// The disk is full now and then.
     pub(crate) fills_up: bool,
+    /// Writes end in the middle now and then.
+    pub(crate) tears: bool,
+    /// How many of 256 steps change whether what is read is in the page cache.
+    pub(crate) cold_of_256: u8,
 }
 
 impl DiskFaults {
     /// Whether a file may not be written, or not be read in time.
     pub(crate) fn may_refuse(self) -> bool {
-        self.fills_up || self.waiting_max < WAITING_MAX || self.slow_of_256 > 0
+        self.fills_up || self.tears || self.waiting_max < WAITING_MAX || self.slow_of_256 > 0
     }
 
     fn draw(random: &mut fastrand::Rng) -> DiskFaults {
@@ -143,6 +155,8 @@ impl DiskFaults {
             slow_of_256: *random.choice(&[0, 16, 128]).expect("some"),
             waiting_max: *random.choice(&[1, 3, WAITING_MAX, WAITING_MAX]).expect("some"),
             fills_up: random.u8(..4) == 0,
+            tears: false,
+            cold_of_256: 0,
         }
     }
 }
@@ -179,7 +193,7 @@ impl Scene {
                 configurations[0].keep_to_heads();
             }
         }
-        Scene {
+        let mut scene = Scene {
             workers: random.usize(1..=3),
             configurations,
             clients: random.usize(1..=8),
@@ -201,11 +215,40 @@ impl Scene {
             }),
             purges: if random.bool() { random.u32(1..=30) } else { 0 },
             disk: DiskFaults::draw(random),
+            folder_bytes: None,
+            crashes: 0,
+        };
+        // By a generator of its own: everything else stays as it is without a folder.
+        scene.draw_folder(&mut fastrand::Rng::with_seed(random.get_seed()));
+        scene
+    }
+
+    fn draw_folder(&mut self, random: &mut fastrand::Rng) {
+        let has_cache = self.configurations.iter().any(|configuration| configuration.cache.is_some());
+        if !has_cache || random.u8(..3) > 0 {
+            return;
+        }
+        self.folder_bytes = random.choice([1 << 20, 16 << 20, 1 << 30]);
+        self.disk.tears = random.u8(..4) == 0;
+        self.disk.cold_of_256 = random.choice([0, 16, 128]).expect("some");
+        if random.bool() {
+            self.crashes = random.u32(1..=4);
+            // What is stored is requested again after a crash, and is fresh then.
+            (self.shares_resources, self.clients) = (true, random.usize(4..=8));
+            let caches = self.configurations.iter_mut().filter_map(|it| it.cache.as_mut());
+            caches.filter(|_| random.u8(..4) > 0).for_each(|cache| cache.fresh_s = Some(FRESH_S_LONG));
+            // Messages and lines of the log are lost with the process.
+            (self.channels, self.is_observed) = (None, false);
         }
     }
 }
 
 impl Scene {
+    /// Whether all configurations have the cache: otherwise requests pass by what is in the folder.
+    pub(crate) fn always_has_cache(&self) -> bool {
+        self.configurations.iter().all(|configuration| configuration.cache.is_some())
+    }
+
     /// Whether the end of a response may come from its upstream when its client has all of it, so that the server reads the next request
     /// later than when that is sent.
     pub(crate) fn has_separate_ends(&self) -> bool {
@@ -216,7 +259,7 @@ impl Scene {
 
     /// Whether clients ask for tunnels: only to upstreams of HTTP/1.
     pub(crate) fn may_tunnel(&self) -> bool {
-        !self.has_separate_ends()
+        !self.has_separate_ends() && self.crashes == 0
     }
 
     /// Whether a body of this length may be over the limit.
@@ -395,6 +438,10 @@ impl Configuration {
                 memory_max: self.spool_memory_max,
                 ..proxy::SpoolPlan::default()
             },
+            cache: CachePlan {
+                disk: scene.folder_bytes.map(|bytes_max| DiskPlan { dir: cache_path(folder), bytes_max }),
+                ..CachePlan::default()
+            },
             rates,
             concurrency: concurrency.into_iter().collect(),
             sites: vec![
@@ -463,6 +510,11 @@ pub(crate) fn secure_path(folder: &Path) -> PathBuf {
 /// Where it listens for a proxy that announces clients.
 pub(crate) fn proxied_path(folder: &Path) -> PathBuf {
     folder.join("proxied.sock")
+}
+
+/// Where stored responses are.
+pub(crate) fn cache_path(folder: &Path) -> PathBuf {
+    folder.join("cache")
 }
 
 /// Where an upstream listens.

@@ -46,6 +46,8 @@ pub(crate) struct Inbox {
     head: Option<Head>,
     body: Option<Decoder>,
     stream: Vec<u8>,
+    /// Bytes of the stream in which no event ends.
+    searched: usize,
 }
 
 /// The key of a handshake and what must come back (RFC 6455, section 1.3).
@@ -70,7 +72,7 @@ impl Transport {
 
 impl Inbox {
     pub(crate) fn new(transport: Transport) -> Inbox {
-        Inbox { transport, input: Vec::new(), head: None, body: None, stream: Vec::new() }
+        Inbox { transport, input: Vec::new(), head: None, body: None, stream: Vec::new(), searched: 0 }
     }
 
     /// Takes whole events from what has come.
@@ -89,7 +91,7 @@ impl Inbox {
         match (self.transport, &mut self.body) {
             (Transport::Events, Some(decoder)) => {
                 self.stream.append(&mut decoder.body);
-                take_events(&mut self.stream, &mut found)?;
+                take_events(&mut self.stream, &mut self.searched, &mut found)?;
             }
             (Transport::Poll, Some(decoder)) if decoder.is_complete => {
                 let body = std::mem::take(&mut decoder.body);
@@ -155,9 +157,15 @@ fn of_json(value: &Value) -> Result<SubscriberEvent, String> {
     }
 }
 
-/// Takes whole events from the front of a stream, by the rules of the HTML standard for `text/event-stream`.
-fn take_events(stream: &mut Vec<u8>, found: &mut Vec<SubscriberEvent>) -> Result<(), String> {
-    while let Some(end) = stream.windows(2).position(|two| two == b"\n\n") {
+/// Takes whole events from the front of a stream, by the rules of the HTML standard for `text/event-stream`. In its first `searched` bytes no
+/// event ends.
+fn take_events(
+    stream: &mut Vec<u8>,
+    searched: &mut usize,
+    found: &mut Vec<SubscriberEvent>,
+) -> Result<(), String> {
+    while let Some(end) = stream[*searched..].windows(2).position(|two| two == b"\n\n") {
+        let end = std::mem::take(searched) + end;
         let block = String::from_utf8(stream.drain(..end + 2).collect());
         let block = block.map_err(|_| "an event that is no text")?;
         let (mut id, mut event, mut lines) = (None, None, Vec::new());
@@ -185,6 +193,8 @@ fn take_events(stream: &mut Vec<u8>, found: &mut Vec<SubscriberEvent>) -> Result
             (event, None) => return Err(format!("an event {event:?} without an id: {data:.100}")),
         }
     }
+    // A line feed at the end may be the first of two.
+    *searched = stream.len().saturating_sub(1);
     Ok(())
 }
 

@@ -54,6 +54,8 @@ pub(crate) enum Event {
     Reload(usize),
     /// A message of this length is published to a channel.
     Publish(usize, usize),
+    /// The server is killed, with the power of its machine or without, and starts again.
+    Crash(bool),
     /// The responses of a resource are purged, or marked stale.
     Purge(u8, bool),
 }
@@ -137,6 +139,8 @@ impl fmt::Display for Words<'_> {
             Event::Publish(channel, bytes) => write!(f, "publishes {bytes} bytes to channel {channel}"),
             Event::Purge(resource, false) => write!(f, "purge of resource {resource}"),
             Event::Purge(resource, true) => write!(f, "soft purge of resource {resource}"),
+            Event::Crash(false) => f.write_str("kills the server, and starts it again"),
+            Event::Crash(true) => f.write_str("loses power, and starts the server again"),
             Event::Reload(number) => write!(f, "reload: configuration {number}"),
         }
     }

@@ -65,7 +65,7 @@ impl Tunnel {
     ) -> Tunnel {
         Tunnel {
             id,
-            output: body(sends.0, sends.1),
+            output: body(sends.0, sends.1).to_vec(),
             sent: 0,
             tag: receives.0,
             length: receives.1,

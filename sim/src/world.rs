@@ -5,22 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flatout_cache::{Purge, PurgeScope};
-use flatout_engine::bind;
-use flatout_lane::clock;
-use flatout_proxy::Watch;
+use flatout_lane::{clock, jobs};
 use flatout_push::{Hub, Limits};
-use flatout_server::live::Live;
 use flatout_server::simulation;
 
 use crate::client::Client;
+use crate::crash;
 use crate::disk::Disk;
 use crate::model::cache::{Moment, RESOURCES, TAGS, tag_name};
 use crate::model::push::{CHANNELS, channel_name};
 use crate::model::{Model, resource_target};
-use crate::observer::Observer;
 use crate::reduce::Reduction;
-use crate::scene::{APPLICATION, Scene, TIME_MAX, upstream_path};
-use crate::secure;
+use crate::scene::{APPLICATION, Scene, TIME_MAX, cache_path, upstream_path};
+use crate::secure::Clients;
+use crate::server::Server;
 use crate::socket;
 use crate::subscriber::{GROUP, Publisher, Subscriber};
 use crate::trace::{Actor, Event, Trace};
@@ -57,7 +55,9 @@ pub(crate) struct Shared<'s> {
     pub(crate) model: Model,
     pub(crate) trace: Trace,
     /// What clients need for TLS.
-    pub(crate) secure: Option<secure::Clients>,
+    pub(crate) secure: Option<Clients>,
+    /// Something was sent to the server since its workers have done anything.
+    pub(crate) has_unread: bool,
     /// An upstream has broken a rule.
     pub(crate) upstreams_failed: bool,
     /// The configuration that is served.
@@ -65,6 +65,8 @@ pub(crate) struct Shared<'s> {
     requests: u32,
     /// Connections to the server.
     opened: u64,
+    /// How often the server was killed.
+    pub(crate) crashes: u32,
     /// Long polls on connections that had one before.
     pub(crate) polls: u64,
 }
@@ -76,11 +78,13 @@ impl<'s> Shared<'s> {
             scene,
             model: Model::default(),
             trace: Trace::default(),
-            secure: scene.has_tls.then(secure::Clients::new),
+            secure: scene.has_tls.then(Clients::new),
+            has_unread: false,
             upstreams_failed: false,
             served: 0,
             requests: 0,
             opened: 0,
+            crashes: 0,
             polls: 0,
         }
     }
@@ -127,12 +131,13 @@ impl<'s> Shared<'s> {
 /// Who may have something to do, in an order that the seed decides.
 struct Awake {
     actors: Vec<usize>,
-    is_awake: Vec<bool>,
+    /// Where each actor is among them.
+    places: Vec<Option<usize>>,
 }
 
 impl Awake {
     fn new(actors: usize) -> Awake {
-        Awake { actors: (0..actors).collect(), is_awake: vec![true; actors] }
+        Awake { actors: (0..actors).collect(), places: (0..actors).map(Some).collect() }
     }
 
     fn draw(&self, random: &mut fastrand::Rng) -> Option<usize> {
@@ -140,29 +145,33 @@ impl Awake {
     }
 
     fn wake(&mut self, actor: usize) {
-        if !std::mem::replace(&mut self.is_awake[actor], true) {
+        if self.places[actor].is_none() {
+            self.places[actor] = Some(self.actors.len());
             self.actors.push(actor);
         }
     }
 
     fn wake_all(&mut self) {
-        (0..self.is_awake.len()).for_each(|actor| self.wake(actor));
+        (0..self.places.len()).for_each(|actor| self.wake(actor));
     }
 
     fn sleep(&mut self, actor: usize) {
-        self.is_awake[actor] = false;
-        self.actors.retain(|it| *it != actor);
+        let Some(place) = self.places[actor].take() else { return };
+        self.actors.swap_remove(place);
+        if let Some(moved) = self.actors.get(place) {
+            self.places[*moved] = Some(place);
+        }
     }
 }
 
 pub(crate) struct World {
     folder: tempfile::TempDir,
     random: fastrand::Rng,
-    observer: Option<Observer>,
-    live: Live,
     hub: Hub,
-    handle: flatout_engine::Handle,
-    workers: Vec<flatout_engine::SteppedWorker>,
+    /// `None` only while it is started again.
+    server: Option<Server>,
+    /// Its workers.
+    workers: usize,
     clients: Vec<Client>,
     upstreams: Vec<Upstream>,
     subscribers: Vec<Subscriber>,
@@ -170,6 +179,7 @@ pub(crate) struct World {
     publisher: Publisher,
     reloads_left: u32,
     purges_left: u32,
+    crashes_left: u32,
     /// When the next purge is due.
     purges_at_ns: u64,
     /// Actors that may have something to do.
@@ -180,7 +190,6 @@ impl World {
     pub(crate) fn new(scene: &Scene, reduction: &Reduction, mut random: fastrand::Rng) -> World {
         clock::simulated::set(Some(BEGIN_NS));
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let checked = scene.configurations[0].checked(scene, folder.path());
         let upstream = |number, role, name, random: &mut fastrand::Rng| {
             Upstream::new(number, role, &upstream_path(folder.path(), name), random.fork())
         };
@@ -190,31 +199,21 @@ impl World {
             upstream(2, Role::Application, APPLICATION[1], &mut random),
         ];
         let clients: Vec<Client> =
-            (0..scene.clients).map(|number| Client::new(number, reduction, random.fork())).collect();
-        let acceptor = scene.has_tls.then(|| secure::acceptor(folder.path()));
-        let bound = bind(checked.listening(acceptor.as_ref())).expect("a free path");
+            (0..scene.clients).map(|number| Client::new(number, scene, reduction, random.fork())).collect();
         let hub = Hub::new(Limits::default());
-        let opened = simulation::open(&checked, &hub, None).unwrap_or_else(|failure| panic!("{failure}"));
-        let live = Live::new(opened);
-        let observer = scene.is_observed.then(|| Observer::new(folder.path()));
-        let make = |worker| match &observer {
-            Some(observer) => observer.service(&live, &worker),
-            None => live.service(&worker, Watch::default()),
-        };
-        let (handle, workers) = bound.start_stepped(make).expect("workers");
+        let server = Server::start(&scene.configurations[0], scene, folder.path(), &hub);
+        let workers = server.workers.len();
         let count = scene.channels.filter(|_| !reduction.has_no_subscribers).map_or(0, |it| it.subscribers);
         let subscribers: Vec<_> = (0..count).map(|number| Subscriber::new(number, random.fork())).collect();
         let channels = scene.channels.filter(|_| !reduction.has_no_subscribers);
         let publisher = Publisher::new(hub.clone(), channels, random.fork());
         let disk = Disk::new(scene.disk, random.fork());
-        let actors = workers.len() + clients.len() + upstreams.len() + subscribers.len() + 3;
+        let actors = workers + clients.len() + upstreams.len() + subscribers.len() + 3;
         World {
             folder,
             random,
-            observer,
-            live,
             hub,
-            handle,
+            server: Some(server),
             workers,
             clients,
             upstreams,
@@ -223,6 +222,7 @@ impl World {
             publisher,
             reloads_left: scene.reloads,
             purges_left: scene.purges,
+            crashes_left: scene.crashes,
             purges_at_ns: BEGIN_NS,
             awake: Awake::new(actors),
         }
@@ -247,12 +247,12 @@ impl World {
             };
             if !self.step(actor, shared)? {
                 self.awake.sleep(actor);
-            } else if actor < self.workers.len() {
+            } else if actor < self.workers {
                 // A worker's own timers are no reason to wait for ever.
                 self.awake.wake_all();
             } else {
                 // Peers are connected to workers only.
-                (0..self.workers.len()).for_each(|worker| self.awake.wake(worker));
+                (0..self.workers).for_each(|worker| self.awake.wake(worker));
                 self.awake.wake(self.operator());
                 (did_at_ns, is_checked) = (shared.now_ns, false);
             }
@@ -262,19 +262,21 @@ impl World {
 
     /// The number of the operator among actors: the last.
     fn operator(&self) -> usize {
-        self.workers.len() + self.clients.len() + self.upstreams.len() + self.subscribers.len() + 2
+        self.workers + self.clients.len() + self.upstreams.len() + self.subscribers.len() + 2
     }
 
     fn step(&mut self, actor: usize, shared: &mut Shared<'_>) -> Result<bool, String> {
         let mut at = actor;
-        if let Some(worker) = self.workers.get_mut(at) {
-            let did = worker.step().map_err(|error| format!("worker {at}: {error}"))?;
+        if at < self.workers {
+            let did =
+                self.server_mut().workers[at].step().map_err(|error| format!("worker {at}: {error}"))?;
             if did {
+                shared.has_unread = false;
                 socket::server_did();
             }
             return Ok(did);
         }
-        at -= self.workers.len();
+        at -= self.workers;
         if let Some(client) = self.clients.get_mut(at) {
             return client.step(self.folder.path(), shared);
         }
@@ -287,7 +289,11 @@ impl World {
             return subscriber.step(self.folder.path(), shared);
         }
         match at - self.subscribers.len() {
-            0 => Ok(self.disk.step(shared)),
+            0 => {
+                let did = self.disk.step(shared);
+                self.note_written_purges(shared);
+                Ok(did)
+            }
             1 => self.publisher.step(shared),
             _ => Ok(self.operate(shared)),
         }
@@ -300,6 +306,12 @@ impl World {
             self.purges_at_ns = shared.now_ns + self.random.u64(..PURGE_PAUSE_NS_MAX);
             return self.purge(shared);
         }
+        // Most interesting is a crash while something is written.
+        let looks = if jobs::count() > 0 { 16 } else { 128 };
+        if self.crashes_left > 0 && self.random.u8(..looks) == 0 {
+            self.crash(shared);
+            return true;
+        }
         if self.reloads_left == 0 || self.random.u8(..32) > 0 {
             return false;
         }
@@ -307,17 +319,52 @@ impl World {
         self.reloads_left -= 1;
         let configuration = &shared.scene.configurations[next];
         let checked = configuration.checked(shared.scene, self.folder.path());
-        let former = self.live.opened();
+        let former = self.server().live.opened();
         let opened = simulation::open(&checked, &self.hub, Some(&former))
             .unwrap_or_else(|failure| panic!("{failure}"));
-        self.live.replace(opened);
+        self.server().live.replace(opened);
         shared.serve(next);
         shared.event(Actor::Operator, Event::Reload(next));
         true
     }
 
+    /// Purges that are on disk hold after a crash too.
+    fn note_written_purges(&self, shared: &mut Shared<'_>) {
+        if self.crashes_left > 0 {
+            let opened = self.server().live.opened();
+            let has_written = opened.cache.as_ref().is_none_or(|cache| !cache.has_purges_to_write());
+            shared.model.note_written_purges(has_written);
+        }
+    }
+
+    /// The server is killed, and started again on what is left of its folder.
+    fn crash(&mut self, shared: &mut Shared<'_>) {
+        self.crashes_left -= 1;
+        let has_lost_power = self.random.bool();
+        self.note_written_purges(shared);
+        jobs::set_crashed(true);
+        self.server.take().into_iter().for_each(Server::kill);
+        crash::lose_unsynced(&cache_path(self.folder.path()), has_lost_power, &mut self.random);
+        jobs::set_crashed(false);
+        self.disk.start_again();
+        let configuration = &shared.scene.configurations[shared.served];
+        self.server = Some(Server::start(configuration, shared.scene, self.folder.path(), &self.hub));
+        shared.event(Actor::Operator, Event::Crash(has_lost_power));
+        shared.crashes += 1;
+        shared.model.crash(shared.moment());
+        self.awake.wake_all();
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("a server, except in `crash`")
+    }
+
+    fn server_mut(&mut self) -> &mut Server {
+        self.server.as_mut().expect("a server, except in `crash`")
+    }
+
     fn purge(&mut self, shared: &mut Shared<'_>) -> bool {
-        let opened = self.live.opened();
+        let opened = self.server().live.opened();
         let Some(cache) = &opened.cache else { return false };
         // Most interesting is a purge while its resource is requested.
         let awaited = shared.model.awaited().filter(|_| self.random.bool());
@@ -334,7 +381,8 @@ impl World {
             }
             _ => (PurgeScope::Url(format!("{scheme}://{HOST}{}", resource_target(resource))), vec![resource]),
         };
-        cache.purge(&Purge { scope, is_soft });
+        // With a folder, it is written by and by.
+        cache.purge_soon(&Purge { scope, is_soft });
         if purged.is_empty() {
             shared.model.purge_others(shared.moment());
         }
@@ -355,7 +403,7 @@ impl World {
         let is_long = shared.now_ns - did_at_ns > LONG_AFTER_NS;
         let to = next.min(shared.now_ns + if is_long { LONG_STEP_NS } else { STEP_NS });
         clock::simulated::set(Some(to));
-        for worker in &mut self.workers {
+        for worker in &mut self.server_mut().workers {
             worker.advance(Duration::from_nanos(to - shared.now_ns));
         }
         shared.now_ns = to;
@@ -369,12 +417,12 @@ impl World {
         flatout_proxy::check_all()?;
         self.clients.iter().try_for_each(Client::check_at_rest)?;
         self.upstreams.iter().try_for_each(Upstream::check_at_rest)?;
-        self.handle.drain();
+        self.server().handle.drain();
         let rest_until_ns = shared.now_ns + REST_NS_MAX;
         let until_ns = shared.now_ns + QUIET_NS_MAX;
-        while !self.workers.iter().all(flatout_engine::SteppedWorker::has_ended) {
+        while !self.server().workers.iter().all(flatout_engine::SteppedWorker::has_ended) {
             if shared.now_ns > until_ns {
-                let figures = self.handle.figures();
+                let figures = self.server().handle.figures();
                 return Err(format!("all clients are gone, and the server does not end: {figures:?}"));
             }
             if shared.now_ns > rest_until_ns
@@ -405,9 +453,13 @@ impl World {
 
     /// What the server counts is what has happened, and nothing of it is left.
     fn nothing_is_left(&self, shared: &Shared<'_>) -> Result<(), String> {
-        let figures = self.handle.figures();
+        let figures = self.server().handle.figures();
         if figures.connections > 0 {
             return Err(format!("the server has ended, and counts {} connections", figures.connections));
+        }
+        if shared.crashes > 0 {
+            // The figures are those of the last one only.
+            return Ok(());
         }
         if figures.accepted > shared.opened {
             return Err(format!(
@@ -421,7 +473,7 @@ impl World {
             let counted = figures.requests;
             return Err(format!("the server counts {counted} requests; there were {least} to {most}"));
         }
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = &self.server().observer {
             observer.check(&shared.model)?;
         }
         let Some(_) = shared.scene.channels else { return Ok(()) };

@@ -103,6 +103,10 @@ impl Cache {
             return;
         }
         let store = self.store.clone();
+        #[cfg(feature = "simulation")]
+        if flatout_lane::clock::simulated::is_set() {
+            return store.leave_folder();
+        }
         let (done, is_done) = channel::<()>();
         let thread = std::thread::Builder::new().name("flatout-leave".to_owned());
         let started = thread.spawn(move || {
@@ -142,6 +146,12 @@ impl Cache {
     /// before that, a restart may find purged responses again.
     pub fn purge_soon(&self, purge: &Purge) -> usize {
         self.store.purge_soon(purge)
+    }
+
+    /// Whether purges of [`Cache::purge_soon`] are not on disk yet, for the simulator.
+    #[cfg(feature = "simulation")]
+    pub fn has_purges_to_write(&self) -> bool {
+        self.store.has_purges_to_write()
     }
 
     /// Waits until the purges of [`Cache::purge_soon`] are on disk, at most 30 seconds.

@@ -1,30 +1,45 @@
 //! Jobs that helper threads do elsewhere: the simulator does them one at a time on its own thread, in an order and at times that it chooses.
+//! Also what their disk does wrong.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io;
 
 use rustix::io::Errno;
 
 type Job = Box<dyn FnOnce()>;
 
+/// What a write to the disk does instead of writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskFault {
+    /// There is no room.
+    Full,
+    /// A part is written; then the disk reports an error.
+    Torn,
+}
+
 thread_local! {
     static WAITING: RefCell<Vec<Job>> = const { RefCell::new(Vec::new()) };
     static WAITING_MAX: Cell<usize> = const { Cell::new(usize::MAX) };
-    static IS_DISK_FULL: Cell<bool> = const { Cell::new(false) };
+    static FAULT: Cell<Option<DiskFault>> = const { Cell::new(None) };
+    static IS_COLD: Cell<bool> = const { Cell::new(false) };
+    static HAS_CRASHED: Cell<bool> = const { Cell::new(false) };
+    static SYNCED: RefCell<HashMap<u32, u64>> = RefCell::default();
 }
 
 /// Keeps a job until the simulator does it. Returns whether there was room for it.
 pub fn defer(job: impl FnOnce() + 'static) -> bool {
-    let deferred = WAITING.try_with(|waiting| {
-        let mut waiting = waiting.borrow_mut();
-        let has_room = waiting.len() < WAITING_MAX.get();
-        if has_room {
-            waiting.push(Box::new(job));
-        }
-        has_room
-    });
-    // At the end of its thread nothing is done any more.
-    deferred.unwrap_or(false)
+    has_room() && defer_surely(job)
+}
+
+/// The same for a job whose owner would wait for room. Returns `false` at the end of the thread, when nothing is done any more.
+pub fn defer_surely(job: impl FnOnce() + 'static) -> bool {
+    WAITING.try_with(|waiting| waiting.borrow_mut().push(Box::new(job))).is_ok()
+}
+
+/// Whether one more may wait.
+pub fn has_room() -> bool {
+    WAITING.try_with(|waiting| waiting.borrow().len() < WAITING_MAX.get()).unwrap_or(false)
 }
 
 /// Drops all that wait: a run has ended.
@@ -50,15 +65,57 @@ pub fn limit(waiting_max: usize) {
     WAITING_MAX.set(waiting_max);
 }
 
-/// From now on the disk is full, or not any more.
-pub fn fill_disk(is_full: bool) {
-    IS_DISK_FULL.set(is_full);
+/// From now on writes fail like this, or do not fail any more.
+pub fn set_disk_fault(fault: Option<DiskFault>) {
+    FAULT.set(fault);
+}
+
+/// What the next write does.
+pub fn disk_fault() -> Option<DiskFault> {
+    FAULT.get()
 }
 
 /// Before something is written to a file.
 ///
 /// # Errors
-/// The simulated disk is full.
+/// The simulated disk fails.
 pub fn check_disk() -> io::Result<()> {
-    if IS_DISK_FULL.get() { Err(Errno::NOSPC.into()) } else { Ok(()) }
+    match FAULT.get() {
+        None => Ok(()),
+        Some(DiskFault::Full) => Err(Errno::NOSPC.into()),
+        Some(DiskFault::Torn) => Err(Errno::IO.into()),
+    }
+}
+
+/// From now on nothing is in the page cache, or all is.
+pub fn set_cold(is_cold: bool) {
+    IS_COLD.set(is_cold);
+}
+
+/// Whether a read would block.
+pub fn is_cold() -> bool {
+    IS_COLD.get()
+}
+
+/// The process is killed: whatever its parts do while they are dropped, they write nothing. `false`: the next one begins.
+pub fn set_crashed(has_crashed: bool) {
+    HAS_CRASHED.set(has_crashed);
+    if has_crashed {
+        clear();
+    }
+}
+
+/// Whether the process has been killed.
+pub fn has_crashed() -> bool {
+    HAS_CRASHED.get()
+}
+
+/// So many bytes of a file with this number survive a loss of power.
+pub fn note_synced(file: u32, bytes: u64) {
+    SYNCED.with_borrow_mut(|synced| synced.insert(file, bytes));
+}
+
+/// The bytes of a file that survive a loss of power.
+pub fn synced(file: u32) -> u64 {
+    SYNCED.with_borrow(|synced| synced.get(&file).copied().unwrap_or(0))
 }

@@ -29,6 +29,8 @@ pub(super) struct Connection {
     fault: Option<(usize, Fault)>,
     /// A rule was broken.
     has_failed: bool,
+    /// How often the server had been killed when it was opened.
+    crashes: u32,
     /// It never pauses in the middle of something.
     is_steady: bool,
     /// It has.
@@ -74,6 +76,7 @@ impl Connection {
         actor: Actor,
         wakes_at_ns: &mut u64,
     ) -> Result<Did, String> {
+        self.has_failed |= self.crashes != shared.crashes;
         if let Some(tunnel) = self.tunnel.as_mut().filter(|_| self.has_switched) {
             return tunnel.step(&mut self.socket, &mut self.input, random, shared, actor, wakes_at_ns);
         }
@@ -167,6 +170,7 @@ impl Connection {
             has_switched: false,
             fault,
             has_failed: false,
+            crashes: shared.crashes,
             is_steady: random.bool(),
             is_slow: false,
             is_broken: false,
@@ -271,6 +275,7 @@ impl Connection {
                     shared.sent_head(request.planned.id);
                 }
                 shared.event(actor, Event::Sent(bytes));
+                shared.has_unread = true;
                 Did::Something
             }
             Sent::Full => Did::Nothing,
@@ -457,9 +462,9 @@ fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec
     output.extend_from_slice(format!("{framing}\r\n").as_bytes());
     let head_end = output.len();
     if is_chunked {
-        output.extend_from_slice(&chunked(random, &body));
+        output.extend_from_slice(&chunked(random, body));
     } else if has_body {
-        output.extend_from_slice(&body);
+        output.extend_from_slice(body);
     }
     head_end
 }

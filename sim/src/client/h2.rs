@@ -41,9 +41,13 @@ pub(super) struct Connection {
     fault: Option<(u32, Fault)>,
     /// After its last response it stays until the server closes.
     rests: bool,
+    /// It reads only when it can send nothing more: as much as possible is on its way to streams that the server has ended.
+    reads_late: bool,
     /// The client does not read: until then.
     deaf_until_ns: Option<u64>,
     has_failed: bool,
+    /// How often the server had been killed when it was opened.
+    crashes: u32,
     /// It never pauses in the middle of something.
     is_steady: bool,
     /// It has.
@@ -132,9 +136,11 @@ impl Connection {
             streams: Vec::new(),
             rests: false,
             streams_max: random.usize(1..=REQUESTS_MAX),
+            reads_late: is_unwanted && random.bool(),
             fault,
             deaf_until_ns: None,
             has_failed: false,
+            crashes: shared.crashes,
             is_steady: random.bool(),
             is_slow: false,
             gives_up_at_ns: None,
@@ -170,6 +176,7 @@ impl Connection {
         actor: Actor,
         wakes_at_ns: &mut u64,
     ) -> Result<Did, String> {
+        self.has_failed |= self.crashes != shared.crashes;
         if self.gives_up_at_ns.is_some_and(|at| shared.now_ns >= at) {
             return Ok(self.abandon(shared, actor));
         }
@@ -181,8 +188,16 @@ impl Connection {
             return Ok(did);
         }
         self.wire.borrow_mut().moves_left = random.u8(1..=MOVES_PER_STEP);
+        if self.reads_late && self.deaf_until_ns.is_none() {
+            // The settings of the server have to be known.
+            self.wire.borrow_mut().is_deaf = matches!(self.state, State::Open(..));
+        }
         let mut did = self.drive(shared, actor);
         did |= self.request(random, shared, actor);
+        let is_late = self.reads_late && self.deaf_until_ns.is_none();
+        if is_late && !did {
+            self.wire.borrow_mut().is_deaf = false;
+        }
         let had_ended = matches!(self.state, State::Ended(_));
         let went_on = self.go_on(random, shared, actor)?;
         did |= went_on | self.drive(shared, actor);
@@ -322,7 +337,7 @@ impl Connection {
         };
         shared.event(actor, Event::Request(planned.id, planned.summary()));
         shared.model.begin(planned.id, shared.moment());
-        let rest = Bytes::from(body(planned.id, planned.body_length));
+        let rest = Bytes::from_static(body(planned.id, planned.body_length));
         self.streams.push(Stream {
             planned,
             upload: (!ends).then_some(Upload { stream, rest }),

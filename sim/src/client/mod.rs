@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::reduce::Reduction;
-use crate::scene::{listen_path, proxied_path, secure_path};
+use crate::scene::{Scene, listen_path, proxied_path, secure_path};
 use crate::secure::Tls;
 use crate::socket::{Did, Socket};
 use crate::trace::{Actor, Event};
@@ -117,8 +117,15 @@ fn binary_header(address: Option<IpAddr>) -> Vec<u8> {
 }
 
 impl Client {
-    pub(crate) fn new(number: usize, reduction: &Reduction, mut random: fastrand::Rng) -> Client {
-        let connections = random.usize(1..=CONNECTIONS_MAX);
+    pub(crate) fn new(
+        number: usize,
+        scene: &Scene,
+        reduction: &Reduction,
+        mut random: fastrand::Rng,
+    ) -> Client {
+        // A crash ends some of them.
+        let most = if scene.crashes > 0 { 3 * CONNECTIONS_MAX } else { CONNECTIONS_MAX };
+        let connections = random.usize(1..=most);
         let is_left = reduction.clients.as_ref().is_none_or(|clients| clients.contains(&number));
         let connections_left =
             if is_left { connections.min(reduction.connections.unwrap_or(connections)) } else { 0 };

@@ -222,6 +222,8 @@ pub(crate) struct Removal {
     pub(crate) is_soft: bool,
     /// When it was confirmed.
     pub(crate) confirmed: Moment,
+    /// It is on disk: it holds after a crash.
+    pub(crate) is_written: bool,
 }
 
 /// Whether a stored response may be served. `latest` is the exchange that confirmed it last, or its own.

@@ -121,6 +121,9 @@ pub(crate) struct Model {
     pub(crate) ended: u64,
     /// Responses of upstreams that arrived whole.
     pub(crate) whole: u64,
+    /// When the server was killed last, and how many stored responses from before a crash were served after it.
+    crashed: Option<Moment>,
+    pub(crate) survivors: u64,
 }
 
 /// What a client has received for a request.
@@ -170,14 +173,41 @@ impl Model {
     /// A purge of a resource is confirmed. It has begun and ended at this moment.
     pub(crate) fn purge(&mut self, resource: u8, is_soft: bool, now: Moment) {
         let target = resource_target(resource);
-        self.removals.push(Removal { target, before: now, is_purge: true, is_soft, confirmed: now });
+        self.removals.push(Removal {
+            target,
+            before: now,
+            is_purge: true,
+            is_soft,
+            confirmed: now,
+            is_written: false,
+        });
+    }
+
+    /// Whether all purges so far are on disk.
+    pub(crate) fn note_written_purges(&mut self, are_all: bool) {
+        if are_all {
+            self.removals.iter_mut().for_each(|removal| removal.is_written |= removal.is_purge);
+        }
+    }
+
+    /// The server is killed, and starts again: what was not on disk is forgotten.
+    pub(crate) fn crash(&mut self, now: Moment) {
+        self.crashed = Some(now);
+        self.removals.retain(|removal| removal.is_written);
+        self.awaited.clear();
     }
 
     /// Responses of another host are purged. A response that is in flight then may be left unstored, because the purge does not compare its
     /// URL.
     pub(crate) fn purge_others(&mut self, now: Moment) {
-        let removal =
-            Removal { target: String::new(), before: now, is_purge: true, is_soft: false, confirmed: now };
+        let removal = Removal {
+            target: String::new(),
+            before: now,
+            is_purge: true,
+            is_soft: false,
+            confirmed: now,
+            is_written: false,
+        };
         self.removals.push(removal);
     }
 
@@ -250,7 +280,8 @@ impl Model {
     fn are_not_too_many(&self, scene: &Scene) -> Result<(), String> {
         let [configuration] = scene.configurations.as_slice() else { return Ok(()) };
         let Some((most, _)) = configuration.concurrency else { return Ok(()) };
-        let breaks_off = scene.clients_fail || scene.upstreams_fail || scene.rate_min > 0;
+        let breaks_off =
+            scene.clients_fail || scene.upstreams_fail || scene.rate_min > 0 || scene.crashes > 0;
         // A stored response may be validated when its request has ended.
         if breaks_off || configuration.request_time_max.is_some() || configuration.cache.is_some() {
             return Ok(());
@@ -361,6 +392,10 @@ impl Model {
             let of_cache = self.check_stored(&name, planned, got, now, scene);
             let confirmed = got.confirmed.map(|by| format!(" (confirmed by {by})")).unwrap_or_default();
             of_cache.map_err(|rule| format!("request {id} got the response {name}{confirmed}, {rule}"))?;
+            let is_survivor = self
+                .crashed
+                .is_some_and(|crashed| sent.responded.order < crashed.order && crashed.order < began.order);
+            self.survivors += u64::from(is_survivor && got.confirmed.is_none());
         }
         let is_not_modified = got.status == 304 && planned.asks.if_none_match.as_ref() == Some(&name);
         let may_be_range = planned.asks.range.is_some() && sent.status == 200;

@@ -1,5 +1,7 @@
 //! What subscribers of channels must get: each message once, in the order in which they were published, or the word that some are lost.
 
+use std::sync::LazyLock;
+
 /// Channels of a run.
 pub(crate) const CHANNELS: usize = 3;
 
@@ -43,7 +45,7 @@ impl Channels {
     /// The text of the next message.
     pub(crate) fn next_text(&self, random: &mut fastrand::Rng) -> String {
         let length = match random.u8(..8) {
-            0 => 60_000,
+            0 => TEXT_BYTES_MAX,
             1 => random.usize(..4_000),
             _ => random.usize(..60),
         };
@@ -115,14 +117,25 @@ impl Channels {
     }
 }
 
-/// The data of a message: its number, and digits that follow from it.
-fn text(number: usize, length: usize) -> String {
-    let digits = (0..).map(|at: usize| match (at + number) % 50 {
+/// The longest message.
+const TEXT_BYTES_MAX: usize = 60_000;
+
+/// After so many characters the digits of messages repeat.
+const DIGITS_PERIOD: usize = 50;
+
+/// The digits of all messages: each begins at one of the first characters.
+static DIGITS: LazyLock<String> = LazyLock::new(|| {
+    let digit = |at: usize| match at % DIGITS_PERIOD {
         // Lines are sent one by one.
         0 => '\n',
         other => char::from(b'0' + (other * 7 % 10) as u8),
-    });
+    };
+    (0..DIGITS_PERIOD + TEXT_BYTES_MAX).map(digit).collect()
+});
+
+/// The data of a message: its number, and digits that follow from it.
+fn text(number: usize, length: usize) -> String {
     let begin = format!("message {number} ");
-    let rest = length.saturating_sub(begin.len());
-    begin.chars().chain(digits.take(rest)).collect()
+    let rest = length.saturating_sub(begin.len()).min(TEXT_BYTES_MAX);
+    begin + &DIGITS[number % DIGITS_PERIOD..][..rest]
 }

@@ -40,7 +40,9 @@ impl Model {
         // What the rules add for the upstream is part of the key: an unsafe request removes what is stored under its own.
         let adds_field = |at: usize| scene.configurations[at].adds_field;
         let has_one_key = (1..scene.configurations.len()).all(|at| adds_field(at) == adds_field(0));
-        let removals = self.removals.iter().filter(|removal| removal.is_purge || has_one_key);
+        // Nor does it remove anything while there is no cache.
+        let removes = has_one_key && (scene.folder_bytes.is_none() || scene.always_has_cache());
+        let removals = self.removals.iter().filter(|removal| removal.is_purge || removes);
         let removals: Vec<Removal> = removals.cloned().collect();
         cache::check(&stored, &latest, &to, &removals, settings)
     }
@@ -74,7 +76,14 @@ impl Model {
         if is_unsafe && (200..400).contains(&status) {
             let before = self.began.get(&planned.id).copied().unwrap_or_default();
             let target = resource_target(resource);
-            self.removals.push(Removal { target, before, is_purge: false, is_soft: false, confirmed: now });
+            self.removals.push(Removal {
+                target,
+                before,
+                is_purge: false,
+                is_soft: false,
+                confirmed: now,
+                is_written: false,
+            });
         }
     }
 
@@ -94,6 +103,7 @@ impl Model {
         };
         let is_simple = scene.configurations.len() == 1
             && scene.configurations[0].cache.is_some()
+            && scene.crashes == 0
             && !scene.clients_fail
             && !scene.upstreams_fail
             && !has_time_limit(scene, true)

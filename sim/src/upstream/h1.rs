@@ -2,7 +2,7 @@
 
 use super::fastcgi::{self, Records};
 use super::response::{Made, application, authorization};
-use super::{Arrived, Begin, Behaviour, Fault, IDLE_LOOKS, PAUSE_MS_MAX, Role};
+use super::{Arrived, Begin, Behaviour, Fault, PAUSE_MS_MAX, Role, draw_leave};
 use crate::message::{Decoder, Framing, Head, Start, chunked};
 use crate::scene::TIME_MAX;
 use crate::socket::{Did, Received, Sent, Socket};
@@ -175,7 +175,7 @@ impl Connection {
         match self.socket.receive(&mut self.input, most) {
             Received::Nothing => {
                 let is_at_rest = self.request.is_none() && self.input.is_empty() && self.has_served;
-                if is_at_rest && random.u16(..IDLE_LOOKS) == 0 {
+                if is_at_rest && draw_leave(random, shared) {
                     self.leave(random, shared);
                     return Ok(Did::Ended);
                 }
@@ -401,7 +401,7 @@ fn cgi(made: &Made) -> Vec<u8> {
         out.extend_from_slice(format!("Content-Length: {length}\r\n").as_bytes());
     }
     out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(made.body.as_deref().unwrap_or_default());
+    out.extend_from_slice(made.body.unwrap_or_default());
     out
 }
 

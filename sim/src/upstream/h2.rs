@@ -11,7 +11,7 @@ use h2::server::{self, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
 
 use super::response::{Made, application, authorization};
-use super::{Arrived, Begin, Behaviour, Fault, IDLE_LOOKS, PAUSE_MS_MAX, Role};
+use super::{Arrived, Begin, Behaviour, Fault, PAUSE_MS_MAX, Role, draw_leave};
 use crate::carrier::{Carrier, Wire};
 use crate::message::Framing;
 use crate::scene::TIME_MAX;
@@ -126,7 +126,7 @@ impl Connection {
             return Ok(Did::Ended);
         }
         let is_at_rest = self.streams.is_empty() && self.has_served && !self.is_leaving;
-        if !did && is_at_rest && random.u16(..IDLE_LOOKS) == 0 {
+        if !did && is_at_rest && draw_leave(random, shared) {
             self.leave();
             return Ok(Did::Something);
         }
@@ -361,7 +361,7 @@ impl Stream {
             let _ = responder.send_informational(hints.expect("a valid head"));
         }
         let is_half = self.behaviour.fault == Some(Fault::HalfResponse);
-        let body = Bytes::from(made.body.clone().unwrap_or_default());
+        let body = Bytes::from_static(made.body.unwrap_or_default());
         if is_half && body.is_empty() {
             // With a length of 0, the head would be all of it.
             responder.send_reset(Reason::INTERNAL_ERROR);

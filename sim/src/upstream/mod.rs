@@ -20,8 +20,9 @@ use crate::world::Shared;
 /// The longest pause of an upstream that keeps the rules; three of them are shorter than any time limit for a response.
 const PAUSE_MS_MAX: u64 = 3_000;
 
-/// A connection at rest is closed sooner or later: at one of so many looks.
+/// A connection at rest is closed sooner or later: at one of so many looks, or sooner while a request for it may be about to come.
 const IDLE_LOOKS: u16 = 100;
+const AWAITED_LOOKS: u16 = 20;
 
 /// What it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +74,11 @@ struct Behaviour {
     /// It closes right behind its response, without having said so: a server may do that whenever a connection is at rest.
     leaves: bool,
     fault: Option<Fault>,
+}
+
+/// Draws whether a connection at rest is closed now.
+fn draw_leave(random: &mut fastrand::Rng, shared: &Shared<'_>) -> bool {
+    random.u16(..if shared.has_unread { AWAITED_LOOKS } else { IDLE_LOOKS }) == 0
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

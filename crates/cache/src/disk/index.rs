@@ -305,6 +305,11 @@ impl Index {
         self.invalid.lift_purges(orders);
     }
 
+    /// Whether there are purges that are not on disk yet.
+    pub(super) fn has_unwritten_purges(&self) -> bool {
+        self.invalid.has_unwritten_purges()
+    }
+
     /// Adds a purge that is on disk with this number: written by this order, or read from a segment.
     pub(super) fn purge(&mut self, purge: &Purge, number: u64, order: Option<WriteId>) {
         self.number_from(number + 1);

@@ -120,6 +120,12 @@ impl Invalidations {
         self.urls.values_mut().for_each(lift);
     }
 
+    /// Whether there are purges that are not on disk yet.
+    pub(super) fn has_unwritten_purges(&self) -> bool {
+        let waits = |bar: &Bar| bar.waits_for.is_some();
+        self.purges.0.iter().any(|(_, bar)| waits(bar)) || self.urls.values().any(waits)
+    }
+
     fn change_purge(&mut self, purge: &Purge, next: u64, change: impl FnOnce(&mut Bar)) {
         if let PurgeScope::Url(url) = &purge.scope {
             let key = (self.hashes.hash_one(url.as_bytes()), purge.is_soft);

@@ -20,6 +20,8 @@ mod older_tests;
 mod once_tests;
 mod record;
 mod segments;
+#[cfg(feature = "simulation")]
+mod stepped;
 #[cfg(test)]
 mod takeover_tests;
 #[cfg(test)]
@@ -45,7 +47,9 @@ pub(super) use index::Slots;
 pub(super) use invalid::WriteId;
 pub(super) use lookup::DiskLookup;
 use segments::Segments;
-use writer::{ForgottenKey, Write};
+#[cfg(feature = "simulation")]
+use stepped::Steps;
+use writer::{ForgottenKey, Write, Writer};
 
 /// Responses that may wait to be written; beyond that, they are not written.
 const QUEUE_MAX: usize = 4096;
@@ -73,6 +77,9 @@ pub(super) struct Disk {
     shared: Arc<Shared>,
     queue: SyncSender<Write>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    /// The writer, without a thread.
+    #[cfg(feature = "simulation")]
+    steps: Option<Steps>,
     /// Another process may have the folder.
     is_closed: AtomicBool,
 }
@@ -123,10 +130,23 @@ impl Disk {
         let shared = Arc::new(Shared::open(plan)?);
         shared.index().set_reading(true);
         let (queue, orders) = sync_channel(QUEUE_MAX);
-        let of_writer = shared.clone();
-        let writer = std::thread::Builder::new().name("flatout-cache".to_owned());
-        let writer = writer.spawn(move || of_writer.write_all(&orders, seconds(now_ms), &hash, &slot))?;
-        Ok(Disk { shared, queue, writer: Mutex::new(Some(writer)), is_closed: AtomicBool::new(false) })
+        let now_s = seconds(now_ms);
+        let writer =
+            Writer { shared: shared.clone(), orders, now_s, hash, slot, next: None, paused_until_ns: 0 };
+        #[cfg(feature = "simulation")]
+        if flatout_lane::clock::simulated::is_set() {
+            return Ok(Disk::stepped(shared, queue, writer));
+        }
+        let thread = std::thread::Builder::new().name("flatout-cache".to_owned());
+        let thread = thread.spawn(move || writer.run())?;
+        Ok(Disk {
+            shared,
+            queue,
+            writer: Mutex::new(Some(thread)),
+            #[cfg(feature = "simulation")]
+            steps: None,
+            is_closed: AtomicBool::new(false),
+        })
     }
 
     /// Queues a response to be written, unless too many wait. In both cases, older records in its slots are no longer
@@ -145,7 +165,7 @@ impl Disk {
         let offered = match is_full {
             true if bytes > QUEUE_BYTES_MAX => OfferResult::Refused,
             true => OfferResult::Full,
-            false => match self.queue.try_send(Write::Entry(entry.clone(), slots, offer)) {
+            false => match self.try_send(Write::Entry(entry.clone(), slots, offer)) {
                 Ok(()) => return OfferResult::Queued,
                 Err(TrySendError::Full(_)) => OfferResult::Full,
                 Err(TrySendError::Disconnected(_)) => OfferResult::Refused,
@@ -167,7 +187,7 @@ impl Disk {
         drop(index);
         let forgotten = ForgottenKey { key: key.to_buf(), hash: key.hash, order };
         // It is called under the lock of a stripe, and must not wait for room.
-        if let Err(TrySendError::Full(order)) = self.queue.try_send(Write::Forget(forgotten)) {
+        if let Err(TrySendError::Full(order)) = self.try_send(Write::Forget(forgotten)) {
             self.forget_late(order);
         }
     }
@@ -205,6 +225,8 @@ impl Disk {
     pub(super) fn purge(&self, purges: &[Purge]) {
         let until = Instant::now() + PURGE_TIME_MAX;
         let begun: Vec<_> = purges.iter().filter_map(|purge| self.begin_purge(purge)).collect();
+        #[cfg(feature = "simulation")]
+        self.settle();
         for is_written in begun {
             // If the writer has ended, another process owns the folder.
             let _ = is_written.recv_timeout(until.saturating_duration_since(Instant::now()));
@@ -215,7 +237,18 @@ impl Disk {
     pub(super) fn begin_purge(&self, purge: &Purge) -> Option<Receiver<()>> {
         let order = self.shared.index().purge_now(purge);
         let (done, is_done) = sync_channel(1);
-        self.queue.send(Write::Purge(purge.clone(), order, done)).ok().map(|()| is_done)
+        let queued = self.queue.send(Write::Purge(purge.clone(), order, done));
+        #[cfg(feature = "simulation")]
+        self.defer_step();
+        queued.ok().map(|()| is_done)
+    }
+
+    fn try_send(&self, write: Write) -> Result<(), TrySendError<Write>> {
+        #[cfg(feature = "simulation")]
+        if self.steps.is_some() {
+            return self.try_send_stepped(write);
+        }
+        self.queue.try_send(write)
     }
 
     /// Updates the time of the last request for the entry in these slots, which memory knows.
@@ -240,7 +273,7 @@ impl Disk {
     pub(super) fn sweep(&self, now_s: u32, inactive_s: u32) -> usize {
         let count = self.shared.index().sweep(now_s, inactive_s);
         // If the queue is full, the next sweep removes them.
-        let _ = self.queue.try_send(Write::Reclaim);
+        let _ = self.try_send(Write::Reclaim);
         count
     }
 
@@ -251,6 +284,8 @@ impl Disk {
 
     /// Writes what waits, and frees the folder for others. Nothing is written afterwards.
     pub(super) fn close(&self) {
+        #[cfg(feature = "simulation")]
+        self.close_stepped();
         self.is_closed.store(true, Ordering::Release);
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(writer) = writer.take() {

@@ -10,7 +10,7 @@ use super::index::{CHANGED_BITS, Index, RecordLocation};
 use super::invalid::RecordState;
 use super::lookup::READ_NOW_BYTES_MAX;
 use super::tests::{Dir, NOW_MS, body, get, get_at, policy, purge, put, with_key};
-use super::writer::Write;
+use super::writer::{Write, Writer};
 use super::{Disk, KeyHash, LATE_MAX, QUEUE_BYTES_MAX, Shared, Slots, VariantSlot};
 use crate::entry::{Entry, Parts};
 use crate::key::Key;
@@ -236,7 +236,14 @@ fn keys_are_invalidated_also_while_the_queue_is_full() {
         let dir = Dir::new(&format!("late-{count}"));
         let (queue, orders) = sync_channel(1);
         let shared = Arc::new(Shared::open(&dir.plan(1 << 20)).unwrap());
-        let disk = Disk { shared, queue, writer: Mutex::default(), is_closed: AtomicBool::new(true) };
+        let disk = Disk {
+            shared,
+            queue,
+            writer: Mutex::default(),
+            #[cfg(feature = "simulation")]
+            steps: None,
+            is_closed: AtomicBool::new(true),
+        };
         let slots = Slots { key: 7, at: [7, 7] };
         disk.shared.index().queue(slots);
         disk.queue.send(Write::Stop).unwrap();
@@ -253,7 +260,8 @@ fn keys_are_invalidated_also_while_the_queue_is_full() {
         };
         assert_eq!(state(b"http://a/", 7, 99), RecordState::Gone);
         let (hash, slot): (KeyHash, VariantSlot) = (Box::new(|_| 7), Box::new(|_, _| 7));
-        disk.shared.write_all(&orders, 0, &hash, &slot);
+        let shared = disk.shared.clone();
+        Writer { shared, orders, now_s: 0, hash, slot, next: None, paused_until_ns: 0 }.run();
         assert_eq!(
             (state(b"http://a/", 7, 0), state(b"http://a/", 7, 99)),
             (RecordState::Gone, RecordState::Good)

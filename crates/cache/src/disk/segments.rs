@@ -38,6 +38,8 @@ struct SegmentList {
     files: Vec<Segment>,
     bytes: u64,
     next: u32,
+    /// The last file whose name is on the disk.
+    named: u32,
     /// This process created the last one, and all writes to it were complete.
     is_open: bool,
 }
@@ -144,7 +146,7 @@ impl Segments {
             self.begin_segment(u64::from(length), removed)?;
         }
         let last = self.state().files.last().cloned().ok_or(ErrorKind::NotFound)?;
-        let written = last.file.write_all_at(bytes, last.bytes);
+        let written = write_record(&last, bytes);
         let mut state = self.state();
         if written.is_err() {
             state.is_open = false;
@@ -229,17 +231,36 @@ impl Segments {
             let _ = std::fs::remove_file(folder::path_of(&self.dir, file.number))
                 .or_else(|_| file.file.set_len(0));
         }
+        // Otherwise a loss of power could bring them back.
+        let _ = File::open(&self.dir).and_then(|folder| folder.sync_all());
         files.into_iter().map(|file| file.number).collect()
     }
 
-    /// Flushes everything that was written to the disk.
+    /// Flushes everything that was written to the disk, and the name of the last file: without it, a loss of power could lose the file.
     pub(super) fn sync(&self) -> io::Result<()> {
         let last = self.state().files.last().cloned();
-        last.map_or(Ok(()), |last| last.file.sync_data())
+        let Some(last) = last else { return Ok(()) };
+        #[cfg(feature = "simulation")]
+        if flatout_lane::clock::simulated::is_set() {
+            flatout_lane::jobs::check_disk()?;
+            flatout_lane::jobs::note_synced(last.number, last.bytes);
+            return Ok(());
+        }
+        last.file.sync_data()?;
+        if self.state().named < last.number {
+            File::open(&self.dir)?.sync_all()?;
+            self.state().named = last.number;
+        }
+        Ok(())
     }
 
     /// Reads a record, if it is in the page cache.
     pub(super) fn read_now(&self, place: RecordLocation) -> io::Result<Option<Record>> {
+        #[cfg(feature = "simulation")]
+        if flatout_lane::clock::simulated::is_set() {
+            // What is in the page cache is the seed's decision.
+            return if flatout_lane::jobs::is_cold() { Ok(None) } else { self.read(place).map(Some) };
+        }
         let file = self.file(place.segment)?;
         let mut record = Record::of(place);
         let into = &mut [IoSliceMut::new(&mut record.text), IoSliceMut::new(&mut record.body)];
@@ -275,6 +296,17 @@ impl Segments {
         }
         failed
     }
+}
+
+fn write_record(segment: &Segment, bytes: &[u8]) -> io::Result<()> {
+    #[cfg(feature = "simulation")]
+    if let Err(error) = flatout_lane::jobs::check_disk() {
+        if flatout_lane::jobs::disk_fault() == Some(flatout_lane::jobs::DiskFault::Torn) {
+            segment.file.write_all_at(&bytes[..bytes.len() / 2], segment.bytes)?;
+        }
+        return Err(error);
+    }
+    segment.file.write_all_at(bytes, segment.bytes)
 }
 
 fn read_segment(segment: &Segment, take: &mut impl FnMut(RecordLocation, &Head, Text<'_>)) -> io::Result<()> {

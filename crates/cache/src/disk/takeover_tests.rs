@@ -122,6 +122,20 @@ fn waiting_for_a_folder_does_not_keep_the_store_alive() {
     assert!(former.disk().is_some());
 }
 
+/// They are written in the background, and another process may be the next to read the folder.
+#[test]
+fn purges_that_wait_hold_after_the_folder_was_left() {
+    for text in ["hard url http://a/1", "soft url http://a/1", "hard prefix http://a/"] {
+        let dir = Dir::new("left");
+        let former = Arc::new(dir.open());
+        put(&former, "http://a/1", b"", b"", b"purged");
+        former.hold_purges();
+        former.purge_soon(&Purge::from_text(text).unwrap());
+        former.leave_folder();
+        assert_eq!(body(&dir.open(), "http://a/1"), None, "{text}");
+    }
+}
+
 /// The wait for the folder does not start again with each purge.
 #[test]
 fn purges_wait_for_the_folder_together() {

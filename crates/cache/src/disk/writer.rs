@@ -3,8 +3,10 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, SyncSender};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use flatout_lane::clock;
 
 use super::index::{Offer, RecordLocation, Slots};
 use super::invalid::WriteId;
@@ -12,7 +14,7 @@ use super::record::{self, Kind, Text};
 use super::{KeyHash, Shared, VariantSlot};
 use crate::entry::Entry;
 use crate::key::{Key, KeyBuf};
-use crate::purge::Purge;
+use crate::purge::{Purge, PurgeScope};
 use crate::slices::manifest::is_slice;
 
 /// How long writes are suspended after an error.
@@ -38,24 +40,61 @@ pub(super) struct ForgottenKey {
     pub(super) order: WriteId,
 }
 
-impl Shared {
+/// The thread's part.
+pub(super) struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) orders: Receiver<Write>,
+    pub(super) now_s: u32,
+    pub(super) hash: KeyHash,
+    pub(super) slot: VariantSlot,
+    /// The number of the next record, when all segments were read.
+    pub(super) next: Option<u64>,
+    /// In nanoseconds since boot.
+    pub(super) paused_until_ns: u64,
+}
+
+impl Writer {
     /// Reads all segments, then executes jobs until [`Write::Stop`].
-    pub(super) fn write_all(&self, orders: &Receiver<Write>, now_s: u32, hash: &KeyHash, slot: &VariantSlot) {
-        let mut next = self.read_all(now_s, hash, slot);
-        self.index().set_reading(false);
-        self.is_ready.store(true, Ordering::Release);
-        let mut paused_until = None;
-        while let Ok(order) = orders.recv() {
+    pub(super) fn run(mut self) {
+        self.read();
+        while let Ok(order) = self.orders.recv() {
             let is_last = matches!(order, Write::Stop);
-            self.write(order, &mut next, &mut paused_until);
-            let late = std::mem::take(&mut *self.late());
-            late.into_iter().for_each(|order| self.write(order, &mut next, &mut paused_until));
+            self.execute(order);
             if is_last {
                 return;
             }
         }
     }
 
+    fn read(&mut self) -> u64 {
+        let next = self.shared.read_all(self.now_s, &self.hash, &self.slot);
+        self.next = Some(next);
+        self.shared.index().set_reading(false);
+        self.shared.is_ready.store(true, Ordering::Release);
+        next
+    }
+
+    fn execute(&mut self, order: Write) {
+        let mut next = self.next.unwrap_or_else(|| self.read());
+        self.shared.write(order, &mut next, &mut self.paused_until_ns);
+        let late = std::mem::take(&mut *self.shared.late());
+        late.into_iter().for_each(|order| self.shared.write(order, &mut next, &mut self.paused_until_ns));
+        self.next = Some(next);
+    }
+
+    /// One of these steps. Returns whether there was anything to do.
+    #[cfg(feature = "simulation")]
+    pub(super) fn step(&mut self) -> bool {
+        if self.next.is_none() {
+            self.read();
+            return true;
+        }
+        let order = self.orders.try_recv();
+        order.map(|order| self.execute(order)).is_ok()
+    }
+}
+
+impl Shared {
     /// Reads all segments. Returns the number of the next record.
     fn read_all(&self, now_s: u32, hash: &KeyHash, slot: &VariantSlot) -> u64 {
         let mut last = 0;
@@ -89,10 +128,10 @@ impl Shared {
         last + 1
     }
 
-    fn write(&self, order: Write, next: &mut u64, paused_until: &mut Option<Instant>) {
+    fn write(&self, order: Write, next: &mut u64, paused_until_ns: &mut u64) {
         let number = *next;
         *next += 1;
-        let is_paused = paused_until.is_some_and(|until| Instant::now() < until);
+        let is_paused = clock::nanoseconds() < *paused_until_ns;
         let mut bytes = Vec::new();
         let written = match &order {
             Write::Entry(entry, slots, offer) => {
@@ -135,12 +174,19 @@ impl Shared {
                 // A removed segment does not mean that writes succeed again: the pause stays.
                 return removed.unwrap_or_else(|error| self.failed("remove", &error));
             }
+            // Some purge that was confirmed, or is about to be, comes too late: the next owner of the folder must not serve what it
+            // applies to. Of a URL only the hash is known here, so nothing of the folder is left.
+            Write::Stop if self.index().has_unwritten_purges() => {
+                let all = Purge { scope: PurgeScope::All, is_soft: false };
+                let order = self.index().purge_now(&all);
+                return self.write(Write::Purge(all, order, sync_channel(1).0), next, paused_until_ns);
+            }
             Write::Stop => return,
         };
         match written {
-            Ok(()) => *paused_until = None,
+            Ok(()) => *paused_until_ns = 0,
             Err(error) => {
-                *paused_until = Some(Instant::now() + PAUSE);
+                *paused_until_ns = clock::nanoseconds() + PAUSE.as_nanos() as u64;
                 self.failed("write", &error);
             }
         }

@@ -24,16 +24,26 @@ impl CacheWorker {
     ) -> Reply {
         let reading = DiskRead { store: self.store.clone(), flight: flight.clone() };
         let (key, now_ms) = (lookup.key.to_buf(), lookup.now_ms);
-        tokio::task::spawn_blocking(move || {
+        let read = move || {
             let DiskRead { store, flight } = &reading;
             let is_there =
                 store.read_from_disk_slowly(&store.key_of(&key), slot, now_ms, flight.asked).is_some();
             store.land(flight);
             flight.settle(Outcome::Loaded(is_there));
-        });
+        };
+        begin(read);
         let cache_status = CacheStatus::forwarded(CacheOutcome::Miss, "uri-miss");
         self.follow(&request, &forwarded, lookup, Fetch { flight, stale: None, cache_status })
     }
+}
+
+fn begin(read: impl FnOnce() + Send + 'static) {
+    #[cfg(feature = "simulation")]
+    if flatout_lane::clock::simulated::is_set() {
+        flatout_lane::jobs::defer_surely(read);
+        return;
+    }
+    tokio::task::spawn_blocking(read);
 }
 
 /// A read from disk that requests wait for. Dropping it ends the read, also after a panic or if the runtime shuts down before the read

@@ -81,6 +81,11 @@ impl Store {
         }
         drop(state);
         let store = self.clone();
+        #[cfg(feature = "simulation")]
+        if flatout_lane::clock::simulated::is_set() {
+            flatout_lane::jobs::defer_surely(move || store.purge_waiting());
+            return;
+        }
         let thread = std::thread::Builder::new().name("flatout-purge".to_owned());
         let started = thread.spawn(move || store.purge_waiting());
         if started.is_err() {
@@ -117,7 +122,7 @@ impl Store {
     }
 
     /// Whether purges wait to be written.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn has_purges_to_write(&self) -> bool {
         let state = self.purge_writer.state();
         state.written < state.queued

@@ -49,6 +49,9 @@ pub(super) struct Main {
     watched: AsyncFd<OwnedFd>,
     sleep: Pin<Box<Sleep>>,
     metrics: RuntimeMetrics,
+    /// After the last step.
+    #[cfg(feature = "simulation")]
+    has_tasks: bool,
 }
 
 impl Main {
@@ -57,29 +60,40 @@ impl Main {
         let worker = WorkerLoop::new(setup, make)?;
         let watched = worker.poll.watched()?;
         let sleep = Box::pin(sleep_until(Instant::now()));
-        Ok(Main { worker, watched, sleep, metrics: Handle::current().metrics() })
+        Ok(Main {
+            worker,
+            watched,
+            sleep,
+            metrics: Handle::current().metrics(),
+            // The service may have started some.
+            #[cfg(feature = "simulation")]
+            has_tasks: true,
+        })
     }
 
-    /// Takes the events that are there, and one turn if there are any or if `is_due`: a worker that nobody has woken waits, as it would
-    /// on its thread. Returns whether there was anything to do, and whether the worker has ended.
+    /// Takes the events that are there. Returns whether there is anything to do.
     #[cfg(feature = "simulation")]
-    pub(super) fn step(
-        &mut self,
-        is_due: bool,
-        local: &mut LocalSet,
-        context: &mut Context<'_>,
-    ) -> io::Result<(bool, bool)> {
-        let had_work = self.worker.take_events(Duration::ZERO)? > 0 || self.worker.has_more();
-        if !had_work && !is_due {
-            return Ok((false, false));
-        }
+    pub(super) fn look(&mut self) -> io::Result<bool> {
+        Ok(self.worker.take_events(Duration::ZERO)? > 0 || self.worker.has_more())
+    }
+
+    /// One turn, of a worker that has something to do or is due: one that nobody has woken waits, as it would on its thread. Returns
+    /// whether there is more to do, and whether the worker has ended.
+    #[cfg(feature = "simulation")]
+    pub(super) fn step(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> (bool, bool) {
         let requests = self.worker.serving.requests_count;
-        self.turn(local, context);
+        self.has_tasks = self.turn(local, context);
         let has_more = self.worker.has_more() || self.worker.serving.requests_count != requests;
         if self.worker.ended {
             self.worker.end();
         }
-        Ok((had_work || has_more, self.worker.ended))
+        (has_more, self.worker.ended)
+    }
+
+    /// Whether it had tasks after its last step.
+    #[cfg(feature = "simulation")]
+    pub(super) fn has_tasks(&self) -> bool {
+        self.has_tasks
     }
 
     fn poll(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> TaskPoll<io::Result<()>> {

@@ -61,21 +61,28 @@ impl SteppedWorker {
         let SteppedWorker { main, local, runtime, woken } = self;
         let Some(worker) = main else { return Ok(false) };
         let is_due = woken.0.swap(false, Ordering::Relaxed);
+        let had_work = worker.look()?;
+        if !had_work && !is_due {
+            return Ok(false);
+        }
         let waker = Waker::from(woken.clone());
         let entered = (runtime.enter(), local.enter());
-        let (had_work, ended) = worker.step(is_due, local, &mut Context::from_waker(&waker))?;
+        let (has_more, ended) = worker.step(local, &mut Context::from_waker(&waker));
         drop(entered);
         if ended {
             self.main = None;
         }
-        Ok(had_work || is_due || self.woken.0.load(Ordering::Relaxed))
+        Ok(had_work || has_more || is_due || self.woken.0.load(Ordering::Relaxed))
     }
 
-    /// Moves the clock of its tasks forward; the thread's own clock must have been set before.
+    /// Moves the clock of its tasks forward, if it has any: only what is relative to them counts. The thread's own clock must have been set
+    /// before.
     pub fn advance(&mut self, time: Duration) {
         // What its next turn does by a time limit counts.
         self.woken.0.store(true, Ordering::Relaxed);
-        self.runtime.block_on(tokio::time::advance(time));
+        if self.main.as_ref().is_some_and(Main::has_tasks) {
+            self.runtime.block_on(tokio::time::advance(time));
+        }
     }
 
     /// Whether it has drained or was stopped.
