@@ -21,13 +21,13 @@ number() {
     case $2 in '' | *[!0-9]* | 0*) usage "$1: got '$2', need a whole number from 1 on" ;; esac
 }
 
-# A row of the table: the simulator with one defect. Only what it says itself counts: the rule that was broken, or the panic. The latter is all
+# A row of the table: the simulator with one defect. Only what it says itself counts: the rule that was broken, or the panic or overflow. The latter is all
 # that there is if what a panic has left panics too when it is dropped, which ends the process.
 row() {
     log=$(mktemp "$root/target/sim/log.XXXXXX")
     status=0
     SIM_DEFECT=$2 timeout $((limit_s + extra_s)) "$1" --seconds "$limit_s" --no-reduce >"$log" 2>&1 || status=$?
-    rule=$(grep -a '^seed [0-9]*, [0-9]* events: \|panicked at ' "$log" | tail -n 1 | sed 's/^\(seed [0-9]*\), [0-9]* events: /\1: /; s/|/\//g' | cut -c 1-160) || rule=
+    rule=$(grep -a '^seed [0-9]*, [0-9]* events: \|panicked at \|has overflowed its stack' "$log" | tail -n 1 | sed 's/^\(seed [0-9]*\), [0-9]* events: /\1: /; s/|/\//g' | cut -c 1-160) || rule=
     after=$(sed -n 's/^failed after \(.*\) s, \(.*\) runs, \(.*\) requests$/\1 s | \3/p' "$log" | tail -n 1)
     if [ "$status" = 0 ]; then
         echo "| $2 | **not found** | $(sed -n 's/.* \([0-9]*\) requests (.*/\1/p' "$log" | tail -n 1) | |"

@@ -224,13 +224,13 @@ impl Scene {
     }
 
     fn draw_folder(&mut self, random: &mut fastrand::Rng) {
+        self.disk.cold_of_256 = random.choice([0, 0, 16, 128]).expect("some");
         let has_cache = self.configurations.iter().any(|configuration| configuration.cache.is_some());
         if !has_cache || random.u8(..3) > 0 {
             return;
         }
         self.folder_bytes = random.choice([1 << 20, 16 << 20, 1 << 30]);
         self.disk.tears = random.u8(..4) == 0;
-        self.disk.cold_of_256 = random.choice([0, 16, 128]).expect("some");
         if random.bool() {
             self.crashes = random.u32(1..=4);
             // What is stored is requested again after a crash, and is fresh then.

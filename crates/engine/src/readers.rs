@@ -35,6 +35,10 @@ impl Readers {
     /// Requests a range; the worker gets [`Mail::Warm`] after the attempt. `false` means that the job was not
     /// accepted.
     pub(crate) fn read(&self, job: Job) -> bool {
+        #[cfg(feature = "simulation")]
+        if flatout_lane::clock::simulated::is_set() {
+            return flatout_lane::jobs::defer(move || warm(&job));
+        }
         let jobs = self.jobs.get_or_init(start);
         jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
     }
@@ -58,8 +62,12 @@ fn run(jobs: &Mutex<Receiver<Job>>) {
     loop {
         let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };
-        // Sending the file will report errors.
-        let _ = file::warm(&job.file, job.offset, job.bytes);
-        job.mailbox.post(Mail::Warm(job.connection, job.offset + job.bytes));
+        warm(&job);
     }
+}
+
+fn warm(job: &Job) {
+    // Sending the file will report errors.
+    let _ = file::warm(&job.file, job.offset, job.bytes);
+    job.mailbox.post(Mail::Warm(job.connection, job.offset + job.bytes));
 }

@@ -43,6 +43,10 @@ pub enum Writer {
 /// `RWF_NOWAIT`, preadv2(2), Linux 4.14. (`cachestat` is exact and cheaper, but newer kernels refuse it without write
 /// permission on the file.)
 pub fn is_cached(file: &File, offset: u64, bytes: u64) -> bool {
+    #[cfg(feature = "simulation")]
+    if crate::clock::simulated::is_set() {
+        return !crate::jobs::is_cold();
+    }
     let Some(last) = bytes.checked_sub(1).and_then(|bytes| offset.checked_add(bytes)) else { return true };
     let stride = PROBE_STRIDE_BYTES.max(bytes / PROBES_MAX);
     let mut at = offset;

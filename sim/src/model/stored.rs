@@ -73,8 +73,10 @@ impl Model {
             self.latest.insert(resource, name.to_owned());
         }
         let is_unsafe = !matches!(planned.method, "GET" | "HEAD");
-        if is_unsafe && (200..400).contains(&status) {
-            let before = self.began.get(&planned.id).copied().unwrap_or_default();
+        let before = self.began.get(&planned.id).copied().unwrap_or_default();
+        // A response that was sent before a crash may be read after it.
+        let holds = self.crashed.is_none_or(|crashed| crashed.order < before.order);
+        if is_unsafe && holds && (200..400).contains(&status) {
             let target = resource_target(resource);
             self.removals.push(Removal {
                 target,

@@ -49,9 +49,6 @@ pub(super) struct Main {
     watched: AsyncFd<OwnedFd>,
     sleep: Pin<Box<Sleep>>,
     metrics: RuntimeMetrics,
-    /// After the last step.
-    #[cfg(feature = "simulation")]
-    has_tasks: bool,
 }
 
 impl Main {
@@ -60,15 +57,7 @@ impl Main {
         let worker = WorkerLoop::new(setup, make)?;
         let watched = worker.poll.watched()?;
         let sleep = Box::pin(sleep_until(Instant::now()));
-        Ok(Main {
-            worker,
-            watched,
-            sleep,
-            metrics: Handle::current().metrics(),
-            // The service may have started some.
-            #[cfg(feature = "simulation")]
-            has_tasks: true,
-        })
+        Ok(Main { worker, watched, sleep, metrics: Handle::current().metrics() })
     }
 
     /// Takes the events that are there. Returns whether there is anything to do.
@@ -82,18 +71,12 @@ impl Main {
     #[cfg(feature = "simulation")]
     pub(super) fn step(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> (bool, bool) {
         let requests = self.worker.serving.requests_count;
-        self.has_tasks = self.turn(local, context);
+        self.turn(local, context);
         let has_more = self.worker.has_more() || self.worker.serving.requests_count != requests;
         if self.worker.ended {
             self.worker.end();
         }
         (has_more, self.worker.ended)
-    }
-
-    /// Whether it had tasks after its last step.
-    #[cfg(feature = "simulation")]
-    pub(super) fn has_tasks(&self) -> bool {
-        self.has_tasks
     }
 
     fn poll(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> TaskPoll<io::Result<()>> {

@@ -75,14 +75,11 @@ impl SteppedWorker {
         Ok(had_work || has_more || is_due || self.woken.0.load(Ordering::Relaxed))
     }
 
-    /// Moves the clock of its tasks forward, if it has any: only what is relative to them counts. The thread's own clock must have been set
-    /// before.
+    /// Moves the clock of its tasks forward; the thread's own clock must have been set before.
     pub fn advance(&mut self, time: Duration) {
         // What its next turn does by a time limit counts.
         self.woken.0.store(true, Ordering::Relaxed);
-        if self.main.as_ref().is_some_and(Main::has_tasks) {
-            self.runtime.block_on(tokio::time::advance(time));
-        }
+        self.runtime.block_on(tokio::time::advance(time));
     }
 
     /// Whether it has drained or was stopped.
