@@ -76,6 +76,8 @@ pub(crate) enum Text<F> {
     /// From one byte to another.
     Part(Box<Text<F>>, usize, Option<usize>),
     OfNumber(Box<Number<F>>),
+    /// The date of a cookie.
+    Date(Box<Number<F>>),
     OfAddress(Box<Address<F>>),
     OfTest(Box<Test<F>>),
     Conditional(Box<(Test<F>, Text<F>, Text<F>)>),

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use crate::compiled::{Address, Change, Number, Order, Place, Test, Text};
+use crate::date::cookie_date;
 use crate::{Facts, TEXT_BYTES_MAX};
 
 impl<F> Test<F> {
@@ -108,6 +109,7 @@ impl<F> Text<F> {
                 Some((*from).min(to)..to)
             }),
             Text::OfNumber(number) => Cow::Owned(shown(number.value(facts)).into_bytes()),
+            Text::Date(number) => Cow::Owned(cookie_date(number.value(facts)).into_bytes()),
             Text::OfAddress(address) => {
                 let address = address.value(facts);
                 Cow::Owned(address.map_or_else(Vec::new, |address| address.to_string().into_bytes()))

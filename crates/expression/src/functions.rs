@@ -13,13 +13,14 @@ use crate::syntax::{Syntax, Term};
 use crate::{Fault, REGEX_BYTES_MAX, REGEXES_MAX, fault};
 
 /// Functions with their use.
-const FUNCTIONS: [(&str, &str); 6] = [
+const FUNCTIONS: [(&str, &str); 7] = [
     ("has", "has(header['accept'])"),
     ("size", "size(text)"),
     ("int", "int(text)"),
     ("double", "double(text)"),
     ("string", "string(number)"),
     ("ip", "ip(text)"),
+    ("cookieDate", "cookieDate(time + 3600)"),
 ];
 
 /// Methods with their use.
@@ -81,6 +82,7 @@ fn function<F: Clone + PartialEq>(
                 _ => Typed::Number(number, false),
             })
         }
+        "cookieDate" => Ok(Typed::Text(Text::Date(Box::new(checker.number(argument)?.0)))),
         "string" => Ok(Typed::Text(checker.check(argument)?.into_text())),
         "ip" => Ok(Typed::Address(match checker.check(argument)? {
             Typed::Address(address) => address,

@@ -29,6 +29,7 @@
 
 mod check;
 mod compiled;
+mod date;
 mod evaluate;
 mod file;
 mod functions;

@@ -137,6 +137,7 @@ fn values_are_texts() {
         ("'abc'.md5()", "kAFQmDzST7DWlj99KOF_cg"),
         ("''.md5()", "1B2M2Y8AsgTpgAmY7PhCfg"),
         ("status + 1", "405"),
+        ("cookieDate(status * 86400)", "Tue, 09-Feb-71 00:00:00 GMT"),
         ("random", "0.25"),
         ("remote", "10.1.2.3"),
         ("method == 'GET'", "false"),

@@ -68,7 +68,7 @@ impl<F> Text<F> {
             | Text::Extracted(inner, ..)
             | Text::Replaced(inner, ..)
             | Text::Part(inner, ..) => inner.visit(see),
-            Text::OfNumber(number) => number.visit(see),
+            Text::OfNumber(number) | Text::Date(number) => number.visit(see),
             Text::OfAddress(address) => address.visit(see),
             Text::OfTest(test) => test.visit(see),
             Text::Conditional(parts) => {
@@ -89,7 +89,7 @@ impl<F> Text<F> {
             | Text::Extracted(inner, ..)
             | Text::Replaced(inner, ..)
             | Text::Part(inner, ..) => 1 + inner.steps(),
-            Text::OfNumber(number) => 1 + number.steps(),
+            Text::OfNumber(number) | Text::Date(number) => 1 + number.steps(),
             Text::OfAddress(address) => 1 + address.steps(),
             Text::OfTest(test) => test.steps(),
             Text::Conditional(parts) => parts.0.steps() + parts.1.steps().max(parts.2.steps()),

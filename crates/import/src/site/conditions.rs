@@ -174,7 +174,9 @@ impl<'d> Import<'d> {
         let has_hostnames = map.inner().iter().any(|case| case.name == "hostnames");
         let mut lines = Lines::default();
         for case in map.inner() {
-            let (key, to) = (case.name.as_str(), case.word(0));
+            // The address in binary is the key of a limit, for which its text is as good.
+            let (key, to) = (case.name.as_str(), case.word(0).replace("$binary_remote_addr", "$remote_addr"));
+            let to = to.as_str();
             if let Some(unknown) = values::unknown_variable(to, &self.maps) {
                 return Err(format!("the variable ${unknown} is not supported"));
             }

@@ -99,3 +99,26 @@ fn rules_of_tls_that_do_not_exist_here_are_reported() {
     assert!(!text.contains("\nearly-data on"), "{text}");
     assert!(text.contains("not converted: ssl_early_data on;"), "{text}");
 }
+
+/// nginx does not count requests without a key: lists of clients without limits are made so.
+#[test]
+fn limits_do_not_count_requests_without_a_key() {
+    let with = |key: &str| {
+        let zones = format!("limit_req_zone {key} zone=z:1m rate=1r/s; limit_conn_zone {key} zone=c:1m;");
+        let maps = "map $http_x $who { default $binary_remote_addr; me ''; }";
+        imported(&format!(
+            "http {{ {maps} {zones} server {{ listen 80; limit_req zone=z; limit_conn c 2; root /r; }} }}"
+        ))
+        .text
+    };
+    let limited = with("$who");
+    for line in ["rate-limit \"1/s\" key=\"$who\"", "request-limit 2 key=\"$who\""] {
+        assert!(limited.contains(&format!("    when \"$who != ''\" {{\n        {line}")), "{limited}");
+    }
+    let joined = with("$who$arg_a");
+    assert!(joined.contains("when \"$who != '' || $arg_a != ''\" {"), "{joined}");
+    // These are in every request.
+    for key in ["$binary_remote_addr", "$arg_a$remote_addr", "$server_name", "a-$arg_a", "$uri"] {
+        assert!(!with(key).contains("when \""), "{key}");
+    }
+}

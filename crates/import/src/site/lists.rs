@@ -18,6 +18,18 @@ pub(super) struct Zone {
     counts: Vec<u32>,
 }
 
+/// Variables that no request is without.
+const ALWAYS_THERE: [&str; 8] = [
+    "remote_addr",
+    "realip_remote_addr",
+    "uri",
+    "document_uri",
+    "request_uri",
+    "request_method",
+    "scheme",
+    "server_protocol",
+];
+
 /// Lists that are converted in the same way.
 const LISTS: [&[&str]; 6] =
     [&["add_header"], &["add_trailer"], &["limit_req"], &["limit_conn"], &["error_page"], &["sub_filter"]];
@@ -74,7 +86,18 @@ impl<'d> Import<'d> {
         match text {
             Ok(text) => {
                 self.fates.carried(directive);
-                text.into_iter().for_each(|text| lines.setting(text));
+                let condition = match directive.name.as_str() {
+                    "limit_req" | "limit_conn" => self.has_key(directive),
+                    _ => None,
+                };
+                match condition {
+                    Some(condition) => {
+                        let mut inner = Lines::default();
+                        text.into_iter().for_each(|text| inner.setting(text));
+                        lines.block(&[], format!("when {}", super::out::text(&condition)), inner);
+                    }
+                    None => text.into_iter().for_each(|text| lines.setting(text)),
+                }
             }
             Err(why) => self.leave(directive, &why, lines),
         }
@@ -158,6 +181,25 @@ impl<'d> Import<'d> {
             value(&known.key),
             value(&known.name)
         )))
+    }
+
+    /// The condition that the key of a limit is not empty, if it may be: nginx does not count requests without one.
+    fn has_key(&self, directive: &Directive) -> Option<String> {
+        let texts = directive.texts();
+        let of_rate = texts.iter().find_map(|text| text.strip_prefix("zone="));
+        let name = of_rate.or(texts.first().copied()).unwrap_or_default();
+        let is_rate = directive.name == "limit_req";
+        let zone = self.zones.iter().find(|zone| zone.name == name && zone.rate.is_some() == is_rate)?;
+        let names = values::variables(&zone.key);
+        let literal = names.iter().fold(zone.key.clone(), |rest, name| {
+            rest.replacen(&format!("${{{name}}}"), "", 1).replacen(&format!("${name}"), "", 1)
+        });
+        let is_always = |name: &&str| ALWAYS_THERE.contains(name);
+        if names.is_empty() || !literal.is_empty() || names.iter().any(is_always) {
+            return None;
+        }
+        let tests: Vec<String> = names.iter().map(|name| format!("${name} != ''")).collect();
+        Some(tests.join(" || "))
     }
 
     fn limit_conn(&mut self, directive: &Directive) -> Result<Option<String>, String> {

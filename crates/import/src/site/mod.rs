@@ -95,13 +95,14 @@ pub fn site_file(main: &[Directive]) -> Imported {
         import.fates.carried(http);
     }
     let chain = chain.within(block);
+    // What they define is used in all others.
+    import.referers(block, &mut top);
+    import.tables(block, &mut blocks);
     import.zones(block);
     import.stores(block, &mut top);
     import.seen(block);
     import.settings(&chain, &mut top);
     import.lists(&[&chain], &mut top);
-    import.referers(block, &mut top);
-    import.tables(block, &mut blocks);
     import.secure_links(block, &mut top);
     import.visitor_cookies(block, &mut top);
     import.variables(block, &mut top);

@@ -137,9 +137,11 @@ impl Lines {
         })
     }
 
-    /// Whether it contains a block.
-    pub(super) fn has_blocks(&self) -> bool {
-        self.lines.iter().any(|line| matches!(line, OutputLine::Block(..)))
+    /// Whether it contains a route.
+    pub(super) fn has_routes(&self) -> bool {
+        let is_route =
+            |line: &OutputLine| matches!(line, OutputLine::Block(_, head, _) if head.starts_with("route "));
+        self.lines.iter().any(is_route)
     }
 
     /// The text, `depth` braces deep.

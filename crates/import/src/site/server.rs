@@ -163,7 +163,7 @@ impl<'d> Import<'d> {
             && !lines.has("stub-status")
             && !lines.has("redirect")
             && !lines.has("close")
-            && !lines.has_blocks()
+            && !lines.has_routes()
         {
             lines.setting("respond 404".to_owned());
         }

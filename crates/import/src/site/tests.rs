@@ -268,7 +268,8 @@ fn upstreams_zones_maps_and_logs() {
          failures 2 window=\"5s\" down-time=\"5s\"\n}\n",
         "// not converted: upstream unused { … }  (nginx.conf:5) nothing is passed to it\n",
         "site s \"~^x\\\\d\" \"~^mail\\\\..+$\" {\n    // not converted: the name ~^(?<n>y)$; named groups and variables are not \
-         supported in names\n    listen \":80\" default=on\n    access-log off\n    rate-limit \"30/m\" burst=5 delay=0 key=client name=z status=503 fields=off\n    request-limit 10 key=\"$http_x\" name=c queue=0\n",
+         supported in names\n    listen \":80\" default=on\n    access-log off\n    rate-limit \"30/m\" burst=5 delay=0 key=client name=z status=503 fields=off\n",
+        "    when \"$http_x != ''\" {\n        request-limit 10 key=\"$http_x\" name=c queue=0\n    }\n",
         "        proxy u\n        proxy-host u\n",
         "// not converted: server { … }  (nginx.conf:7) nginx sends it no requests either",
         "site t \"*.t\" {\n    listen \":81\" default=on\n    access-log a ",

@@ -26,6 +26,9 @@ const GOT: &str = "uid_got";
 /// What it gets.
 const SET: &str = "uid_set";
 
+/// Until when it is kept.
+const EXPIRES: &str = "uid_expires";
+
 /// Fewer characters in a cookie are no id: they are those of 16 bytes in Base64.
 const ID_CHARS: usize = 22;
 
@@ -88,6 +91,10 @@ impl<'d> Import<'d> {
         }
         let set = format!("{is_known}{is_reset} ? '' : '{name}=' + $random_id + '{end}'");
         lines.setting(format!("set {} expr={}", value(SET), text(&set)));
+        if let Some(seconds) = values::seconds(here.word("userid_expires")) {
+            let expires = format!("cookieDate(time + {seconds})");
+            lines.setting(format!("set {} expr={}", value(EXPIRES), text(&expires)));
+        }
         let mut inner = Lines::default();
         let field = format!("${SET}{attributes}");
         inner.setting(format!("response-header add \"Set-Cookie\" {}", text(&field)));
@@ -108,10 +115,8 @@ impl<'d> Import<'d> {
         match or("userid_expires", "off") {
             "off" => {}
             "max" => attributes.push_str("; expires=Thu, 31-Dec-37 23:55:55 GMT"),
-            time => match values::seconds(time) {
-                Some(seconds) => attributes.push_str(&format!("; max-age={seconds}")),
-                None => return Err("its time is not understood"),
-            },
+            time if values::seconds(time).is_some() => attributes.push_str(&format!("; expires=${EXPIRES}")),
+            _ => return Err("its time is not understood"),
         }
         match or("userid_domain", "none") {
             "none" => {}
@@ -128,7 +133,8 @@ impl<'d> Import<'d> {
                 }
             }
         }
-        if attributes.contains('$') || attributes.chars().any(char::is_control) {
+        let given = NAMES.iter().filter_map(|name| chain.find(name)).flat_map(Directive::texts);
+        if given.into_iter().any(|text| text.contains('$') || text.chars().any(char::is_control)) {
             return Err("variables are not supported in it");
         }
         Ok((name.to_owned(), attributes))
@@ -153,8 +159,9 @@ mod tests {
              set \"uid_set\" expr=\"$cookie_uid.size() >= 22 ? '' : 'uid=' + $random_id + '=='\"";
         assert!(site.contains(expected), "{site}");
         let cookie = "when \"$uid_set != ''\" { | response-header add \"Set-Cookie\" \
-             \"$uid_set; max-age=31536000; domain=a.test; path=/\" | }";
+             \"$uid_set; expires=$uid_expires; domain=a.test; path=/\" | }";
         assert!(site.contains(cookie), "{site}");
+        assert!(site.contains("set \"uid_expires\" expr=\"cookieDate(time + 31536000)\""), "{site}");
     }
 
     #[test]
