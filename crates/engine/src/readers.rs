@@ -37,7 +37,7 @@ impl Readers {
     pub(crate) fn read(&self, job: Job) -> bool {
         #[cfg(feature = "simulation")]
         if flatout_lane::clock::simulated::is_set() {
-            return flatout_lane::jobs::defer(move || warm(&job));
+            return flatout_lane::jobs::defer_surely(move || warm(&job));
         }
         let jobs = self.jobs.get_or_init(start);
         jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
