@@ -1,6 +1,7 @@
 //! Requests for files of a volume that may hang (`remote.rs`): the worker notes what it needs from the volume, other threads get it,
 //! and the request begins again with what they have found.
 
+use std::fs::File;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use super::disk::{self, Found, Reached};
 use super::entry::Entry;
 use super::indexer::FolderState;
 use super::opened::OpenFiles;
-use super::remote::OPEN_TIME_MAX;
+use super::remote::{Closing, OPEN_TIME_MAX};
 
 /// How often a request may need something else: a compressed file that is gone, then the plain one; a path, then the index file. More
 /// only while files are being replaced.
@@ -32,6 +33,17 @@ pub(crate) enum Needed {
 pub(crate) enum Fetched {
     Entry(Arc<Entry>, Reached),
     Path(Vec<u8>, Found),
+}
+
+impl Fetched {
+    /// The file that was opened.
+    fn file(&self) -> Option<Arc<File>> {
+        match self {
+            Fetched::Entry(_, Reached::Same(opened) | Reached::Newer(_, opened))
+            | Fetched::Path(_, Found::File(_, opened)) => Some(opened.file.clone()),
+            _ => None,
+        }
+    }
 }
 
 impl Needed {
@@ -87,6 +99,8 @@ impl Files {
         request.number = origin.number();
         for _ in 0..FETCHES_MAX {
             let Some(fetched) = self.ask(needed).await else { break };
+            let threads = self.site.remote.clone();
+            let _closing = threads.map(|threads| Closing::new(threads, fetched.file()));
             self.fetched.replace(Some(fetched));
             self.respond(&request, &mut response);
             self.fetched.take();

@@ -4,6 +4,7 @@
 //! at most [`THREADS_MAX`], and what does not find a place in their queue gets 503.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::future::Future;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -62,28 +63,34 @@ impl Threads {
         function: impl FnOnce() -> T + Send + 'static,
     ) -> Option<oneshot::Receiver<T>> {
         let (sender, receiver) = oneshot::channel();
+        let job = Box::new(move || {
+            // Nobody may be waiting any more.
+            if !sender.is_closed() {
+                let _ = sender.send(function());
+            }
+        });
+        self.push(job, JOBS_MAX).then_some(receiver)
+    }
+
+    /// Adds a job, unless so many wait already. Returns whether it did.
+    fn push(&self, job: Job, jobs_max: usize) -> bool {
         let mut state = self.0.lock();
-        if state.jobs.len() >= JOBS_MAX {
-            return None;
+        if state.jobs.len() >= jobs_max {
+            return false;
         }
         if state.idle <= state.jobs.len() && state.threads < THREADS_MAX {
             let shared = self.0.clone();
             let thread = std::thread::Builder::new().name("files-remote".to_owned());
             match thread.spawn(move || shared.work()) {
                 Ok(_) => state.threads += 1,
-                Err(_) if state.threads == 0 => return None,
+                Err(_) if state.threads == 0 => return false,
                 Err(_) => {}
             }
         }
-        state.jobs.push_back(Box::new(move || {
-            // Nobody may be waiting any more.
-            if !sender.is_closed() {
-                let _ = sender.send(function());
-            }
-        }));
+        state.jobs.push_back(job);
         drop(state);
         self.0.changed.notify_one();
-        Some(receiver)
+        true
     }
 }
 
@@ -122,18 +129,44 @@ impl ThreadPool {
     }
 }
 
+/// Has a file closed by the folder's threads, when this is dropped: over FUSE, closing waits for the volume too. Whatever else a worker has
+/// of the file is dropped before.
+pub(crate) struct Closing {
+    threads: Arc<Threads>,
+    file: Option<Arc<File>>,
+}
+
+impl Closing {
+    pub(crate) fn new(threads: Arc<Threads>, file: Option<Arc<File>>) -> Closing {
+        Closing { threads, file }
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            // Without a limit of its own: there are no more than open files.
+            self.threads.push(Box::new(move || drop(file)), usize::MAX);
+        }
+    }
+}
+
 /// A range of a file, read by the folder's threads while it is sent: one piece ahead of the client.
 pub(crate) struct RemoteBody {
     threads: Arc<Threads>,
     range: FileRange,
     piece: Option<oneshot::Receiver<io::Result<Bytes>>>,
     late: Pin<Box<Sleep>>,
+    /// The last field, which is dropped after `range`.
+    _closing: Closing,
 }
 
 impl RemoteBody {
     /// The range; its first piece is requested at once. Must be called on a runtime.
     pub(crate) fn new(threads: Arc<Threads>, range: FileRange) -> RemoteBody {
-        let mut body = RemoteBody { threads, range, piece: None, late: Box::pin(sleep(READ_TIME_MAX)) };
+        let closing = Closing::new(threads.clone(), Some(range.file.clone()));
+        let late = Box::pin(sleep(READ_TIME_MAX));
+        let mut body = RemoteBody { threads, range, piece: None, late, _closing: closing };
         body.request();
         body
     }
@@ -232,6 +265,28 @@ mod tests {
             assert_eq!(waiting.blocking_recv(), Ok(number));
         }
         drop(hanging);
+    }
+
+    #[test]
+    fn files_are_closed_by_the_threads_whatever_waits() {
+        let threads = Arc::new(Threads::default());
+        let (sender, receiver) = channel::<()>();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let hang = |_| {
+            let receiver = receiver.clone();
+            threads.run(move || receiver.lock().unwrap().recv())
+        };
+        let hanging: Vec<_> = (0..THREADS_MAX + JOBS_MAX).map(hang).collect();
+        let file = Arc::new(File::open("/dev/null").unwrap());
+        let kept = Arc::downgrade(&file);
+        drop(Closing::new(threads.clone(), Some(file)));
+        assert!(kept.upgrade().is_some(), "it waits for a thread, and not here");
+        drop(sender);
+        drop(hanging);
+        while kept.upgrade().is_some() {
+            std::thread::yield_now();
+        }
+        drop(Closing::new(threads, None));
     }
 
     #[test]
