@@ -3,7 +3,7 @@
 
     bench/drive.py CASE... [--rounds N] [--seconds S] [--only NAME,NAME] [--before PATH] [--parts PART,PART] [--entries N]
 
-Cases: json, json256, pipeline, async, observed, load, guest, files, cold, idle, crowd, instructions, proxy, cache. Every server has one worker,
+Cases: json, json256, pipeline, async, observed, load, guest, files, cold, volume, idle, crowd, instructions, proxy, cache. Every server has one worker,
 pinned to the first CPU of two; the client is pinned to the second. All servers run through all rounds and take turns, so
 that a machine that drifts drifts for all of them; a server's ratio is taken within its round, and its median and quartiles
 are reported. CPU is the scheduler's own account of the server's threads, in nanoseconds.
@@ -23,6 +23,7 @@ import children
 import smoke
 from servers import RESULTS, SITE, SIZES, flatout_files, flatout_json, floor, floor_staged, h2o, installed, machine, make_site, nginx, observed, only, peers
 from smoke import IS_SMOKE
+from volume import case_volume
 
 
 def case_json(options, connections=64, script=None):
@@ -80,13 +81,14 @@ def case_files(options):
 
 
 CASES = {"json": case_json, "json256": case_json256, "pipeline": case_pipeline, "async": case_async, "observed": case_observed, "load": case_load,
-         "guest": case_guest, "files": case_files, "cold": case_cold, "idle": case_idle, "crowd": case_crowd, "instructions": case_instructions, "proxy": case_proxy, "cache": case_cache}
+         "guest": case_guest, "files": case_files, "cold": case_cold, "volume": case_volume, "idle": case_idle, "crowd": case_crowd, "instructions": case_instructions, "proxy": case_proxy, "cache": case_cache}
 TITLES = {"json": "`GET /json`, 64 connections", "json256": "`GET /json`, 256 connections", "pipeline": "`GET /json`, 16 deep, 64 connections",
           "async": "`GET /json` by a sync and by a ready async handler, 64 connections",
           "observed": "`GET /json` with an access log and metrics, and without, 64 connections",
           "load": "Latency below the highest rate: `GET /json` in an open loop",
           "guest": "A round trip to an upstream for each request: guests of the lane, and tokio; 64 connections",
           "cold": "Small requests beside a large file that is not in the page cache",
+          "volume": "A file in memory beside files that a slow volume has to give",
           "files": "Static files, 64 connections", "idle": "Idle keep-alive connections in one process",
           "crowd": "200 000 idle keep-alive connections", "instructions": "User instructions a request (valgrind --tool=callgrind)",
           "proxy": "A request passed on to an upstream, 64 connections", "cache": "The response cache, 64 connections"}
