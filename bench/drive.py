@@ -3,15 +3,16 @@
 
     bench/drive.py CASE... [--rounds N] [--seconds S] [--only NAME,NAME] [--before PATH] [--parts PART,PART] [--entries N]
 
-Cases: json, json256, pipeline, async, observed, load, guest, files, cold, volume, idle, crowd, instructions, proxy, cache. Every server has one worker,
-pinned to the first CPU of two; the client is pinned to the second. All servers run through all rounds and take turns, so
-that a machine that drifts drifts for all of them; a server's ratio is taken within its round, and its median and quartiles
-are reported. CPU is the scheduler's own account of the server's threads, in nanoseconds.
+Cases: json, json256, pipeline, async, observed, load, guest, files, cold, volume, idle, crowd, instructions, proxy,
+slow-readers, tunnels, cache. Every server has one worker, pinned to the first CPU of two; the client is pinned to the second. All servers
+run through all rounds and take turns, so that a machine that drifts drifts for all of them; a server's ratio is taken within
+its round, and its median and quartiles are reported. CPU is the scheduler's own account of the server's threads, in nanoseconds.
 Writes bench/results/CASE.md and CASE.json.
 """
 
 import argparse, json, resource, shutil, sys
 
+from busy_application import case_slow_readers, case_tunnels
 from caching import PARTS, case_cache
 from cold import case_cold
 from counting import case_instructions
@@ -81,7 +82,9 @@ def case_files(options):
 
 
 CASES = {"json": case_json, "json256": case_json256, "pipeline": case_pipeline, "async": case_async, "observed": case_observed, "load": case_load,
-         "guest": case_guest, "files": case_files, "cold": case_cold, "volume": case_volume, "idle": case_idle, "crowd": case_crowd, "instructions": case_instructions, "proxy": case_proxy, "cache": case_cache}
+         "guest": case_guest, "files": case_files, "cold": case_cold, "volume": case_volume,
+         "idle": case_idle, "crowd": case_crowd, "instructions": case_instructions, "proxy": case_proxy,
+         "slow-readers": case_slow_readers, "tunnels": case_tunnels, "cache": case_cache}
 TITLES = {"json": "`GET /json`, 64 connections", "json256": "`GET /json`, 256 connections", "pipeline": "`GET /json`, 16 deep, 64 connections",
           "async": "`GET /json` by a sync and by a ready async handler, 64 connections",
           "observed": "`GET /json` with an access log and metrics, and without, 64 connections",
@@ -91,9 +94,10 @@ TITLES = {"json": "`GET /json`, 64 connections", "json256": "`GET /json`, 256 co
           "volume": "A file in memory beside files that a slow volume has to give",
           "files": "Static files, 64 connections", "idle": "Idle keep-alive connections in one process",
           "crowd": "200 000 idle keep-alive connections", "instructions": "User instructions a request (valgrind --tool=callgrind)",
-          "proxy": "A request passed on to an upstream, 64 connections", "cache": "The response cache, 64 connections"}
-# Not among the cases of `./x bench serve`.
-OF_THEIR_OWN = ("proxy", "cache")
+          "proxy": "A request passed on to an upstream, 64 connections", "slow-readers": "Responses of 1 MiB to slow clients",
+          "tunnels": "WebSockets that rarely carry a message", "cache": "The response cache, 64 connections"}
+# The cases that are not of `./x bench serve`, and how each is called.
+BENCH_OF = {"proxy": "proxy", "slow-readers": "proxy slow-readers", "tunnels": "proxy tunnels", "cache": "cache"}
 
 
 def main():
@@ -117,10 +121,10 @@ def main():
     RESULTS.mkdir(exist_ok=True)
     make_site()
     try:
-        for case in options.cases or [case for case in CASES if case not in OF_THEIR_OWN]:
+        for case in options.cases or [case for case in CASES if case not in BENCH_OF]:
             print(f"{case} …", file=sys.stderr)
             runs, lines = CASES[case](argparse.Namespace(**vars(options)))
-            bench = case if case in OF_THEIR_OWN else f"serve {case}"
+            bench = BENCH_OF.get(case, f"serve {case}")
             command = f"./x bench {bench} --rounds {options.rounds} --seconds {options.seconds}"
             text = "\n".join([f"## {TITLES[case]}", "", f"`{command}` · {machine()}", "", *lines, ""])
             print(text)

@@ -3,8 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 
 const BUFFER_BYTES: usize = 4 << 10;
@@ -15,13 +15,13 @@ pub(crate) fn run(address: SocketAddr) -> io::Result<()> {
         let listener = TcpListener::bind(address).await?;
         loop {
             let (stream, _) = listener.accept().await?;
+            stream.set_nodelay(true)?;
             tokio::task::spawn_local(repeat(stream));
         }
     })
 }
 
-pub(crate) async fn repeat(mut stream: TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+pub(crate) async fn repeat(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     let mut buffer = [0; BUFFER_BYTES];
     loop {
         let count = stream.read(&mut buffer).await?;

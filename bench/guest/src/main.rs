@@ -2,8 +2,9 @@
 //!
 //! `guest guest|tokio ADDRESS UPSTREAM` serves on one worker: each request sends a fixed question to the upstream on
 //! a persistent connection, and responds with the reply. `guest echo ADDRESS` is such an upstream, and `guest origin
-//! ADDRESS…` is the origin for measuring proxies. `guest messages ADDRESS` is an upstream that switches protocols and
-//! then echoes, `guest ask ADDRESS CONNECTIONS SECONDS` its client. `by_guest.rs` is also the short example of a
+//! ADDRESS…` is the origin for measuring proxies. `guest messages ADDRESS…` is an upstream that switches protocols and
+//! then echoes, `guest ask ADDRESS CONNECTIONS SECONDS` its client, `guest keep ADDRESS CONNECTIONS SECONDS` one that sends
+//! a message over each connection every so many seconds. `by_guest.rs` is also the short example of a
 //! service with guests.
 #![forbid(unsafe_code)]
 
@@ -32,15 +33,18 @@ fn main() -> Result<(), Failure> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["echo", address] => Ok(echo::run(address.parse()?)?),
-        ["messages", address] => Ok(messages::serve(address.parse()?)?),
+        ["messages", ref addresses @ ..] => messages::serve(addresses),
         ["ask", address, connections, seconds] => {
             messages::ask(address.parse()?, connections.parse()?, seconds.parse()?)
+        }
+        ["keep", address, connections, seconds] => {
+            messages::keep(address.parse()?, connections.parse()?, seconds.parse()?)
         }
         ["origin", ref addresses @ ..] => origin::run(addresses),
         ["guest", address, upstream] => serve(address, upstream, by_guest::service),
         ["tokio", address, upstream] => serve(address, upstream, by_tokio::service),
         _ => {
-            Err("usage: guest echo|messages ADDRESS, guest origin ADDRESS…, guest ask ADDRESS CONNECTIONS SECONDS, or \
+            Err("usage: guest echo ADDRESS, guest messages|origin ADDRESS…, guest ask|keep ADDRESS CONNECTIONS SECONDS, or \
                  guest guest|tokio ADDRESS UPSTREAM"
                 .into())
         }
