@@ -68,6 +68,7 @@ impl FastCgiSession {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::response::HEAD_BYTES_MAX;
 
     fn record(kind: u8, content: &[u8]) -> Vec<u8> {
         let length = (content.len() as u16).to_be_bytes();
@@ -152,5 +153,55 @@ mod tests {
         assert_eq!(messages.len(), STDERR_BYTES_MAX);
         let endless = (0..100).try_for_each(|_| session.decode(&record(6, &[b'h'; 1000]), &mut out));
         assert!(endless.unwrap_err().contains("longer than"));
+    }
+
+    /// Whatever is wrong with records and heads, parts are read as the whole, and nothing unusual reaches those behind: what comes out is the
+    /// start of a response that is either accepted or refused there.
+    #[test]
+    fn damaged_responses_are_read_in_parts_as_whole() {
+        let mut seed = 1u64;
+        let mut random = |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) as usize % below
+        };
+        let heads = [
+            "Content-Length: 7\r\n\r\n",
+            "Status: 404\nX-A: b\n\n",
+            "Location: /a\r\n\r\n",
+            "Status: 204\r\n\r\n",
+        ];
+        let (mut accepted, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let records = [
+                (7, "a warning\n"),
+                (6, heads[random(heads.len())]),
+                (6, "content"),
+                (6, ""),
+                (3, "\0\0\0\0\0\0\0\0"),
+            ];
+            let mut bytes: Vec<u8> =
+                records.iter().flat_map(|(kind, content)| record(*kind, content.as_bytes())).collect();
+            for _ in 0..random(4) {
+                let at = random(bytes.len());
+                bytes[at] = random(256) as u8;
+            }
+            bytes.truncate(bytes.len() - random(2) * random(bytes.len()));
+            let decode = |step: usize| {
+                let (mut session, mut out) = (FastCgiSession::default(), Vec::new());
+                session.begin(false);
+                let result = bytes.chunks(step).try_for_each(|part| session.decode(part, &mut out));
+                (result, session.take_messages(true), out)
+            };
+            let (whole, in_parts) = (decode(bytes.len().max(1)), decode(1 + random(9)));
+            assert_eq!((&whole.0, &whole.1), (&in_parts.0, &in_parts.1));
+            assert!(whole.1.len() <= STDERR_BYTES_MAX && whole.2.len() <= 4 * bytes.len() + 100);
+            let parse = |out: &[u8]| flatout_wire::answer::parse(out, false, HEAD_BYTES_MAX).ok().flatten();
+            assert_eq!(parse(&whole.2), parse(&in_parts.2));
+            match parse(&whole.2) {
+                Some(_) => accepted += 1,
+                None => refused += 1,
+            }
+        }
+        assert!(accepted > 5_000 && refused > 2_000, "{accepted} {refused}");
     }
 }
