@@ -11,8 +11,9 @@ fn flatout(arguments: &[&str]) -> Output {
 
 /// A server with the site file imported from an nginx configuration.
 fn imported(folder: &Folder) -> (Server, String) {
-    let conf = folder.0.join("nginx.conf").display().to_string();
-    let output = flatout(&["import", &conf]);
+    let mut command = Command::new(program("flatout"));
+    let output =
+        command.args(["import", "nginx.conf"]).current_dir(&folder.0).stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -28,6 +29,11 @@ const HTTP: &str = r#"
     include /etc/nginx/mime.types;
     add_header X-Frame-Options DENY always;
     map $arg_lang $greeting { default hello; de hallo; }
+    map $sent_http_content_type $policy { ~*^text/(CSS) "self $1"; }
+    map "$request_method:$arg_kind" $where { default http://UPSTREAM; "~^(?!GET|HEAD)" http://127.0.0.1:1; ~x http://127.0.0.1:2; }
+    add_header X-Policy $policy;
+    expires $keep;
+    include conf.d/*.conf;
     upstream app { server UPSTREAM; keepalive 8; }
     server {
         listen 127.0.0.1:PORT default_server;
@@ -57,6 +63,13 @@ const HTTP: &str = r#"
         location /page/ { error_page 404 = @page; }
         location @page { return 200 "page"; }
         location /tried/ { try_files $uri /healthz; }
+        location /slash { rewrite ^(.+)/+$ $1 permanent; return 200 "no slash"; }
+        location ~ ^/odd { rewrite ^/(?!odd/(a|b)) /healthz last; return 200 "$uri"; }
+        location ~ ^/(?!sub|un)[a-z]+/here$ { return 200 "here"; }
+        location ^~ /nested/ { return 200 outer; location ~ \.(one|two)$ { return 200 inner; } }
+        location ~ ^/outer/ { return 200 "outer"; location ~* \.ONE$ { return 200 "one"; } }
+        location /where { proxy_pass $where; proxy_read_timeout 1s; proxy_connect_timeout 1s; }
+        location = /if { if ($arg_a = 1) { proxy_pass http://app; } proxy_pass http://127.0.0.1:1; }
     }
     server { listen 127.0.0.1:PORT; server_name b.test .c.test; location / { return 200 "other"; } }
 "#;
@@ -66,6 +79,7 @@ fn converted_sites_respond_as_nginx_does() {
     let (folder, behind) = (Folder::new(), Folder::new());
     for (name, text) in [
         ("www/index.html", "<h1>home</h1>"),
+        ("conf.d/keep.conf", "map $sent_http_content_type $keep { default 1h; ~css 1d; }"),
         ("www/sub/index.html", "sub"),
         ("www/a.css", "body{}"),
         ("www/404.html", "<p>gone</p>"),
@@ -118,6 +132,22 @@ fn converted_sites_respond_as_nginx_does() {
         "/port",
         "/page/none",
         "/tried/none",
+        "/slash",
+        "/slash/a//",
+        "/slash/?x=1",
+        "/odd/a",
+        "/odd/c",
+        "/oddly",
+        "/any/here",
+        "/sub/here",
+        "/nested/a.one",
+        "/nested/a.three",
+        "/outer/a.one",
+        "/outer/a",
+        "/where",
+        "/where?kind=x",
+        "/if?a=1",
+        "/if",
     ];
     let mut log: String = targets
         .iter()
@@ -131,7 +161,9 @@ fn converted_sites_respond_as_nginx_does() {
     log.push_str("127.0.0.1 - - [10/Oct/2026:13:55:36 +0000] \"POST /api/users.txt HTTP/1.1\" 200 1\n127.0.0.1 - - [10/Oct/2026:13:55:36 +0000] \"HEAD / HTTP/1.1\" 200 1\n");
     folder.write("access.log", log);
     let log = folder.0.join("access.log").display().to_string();
-    let output = flatout(&["import", "--check", &old, &new, &log, "--host", "a.test"]);
+    let fields = ["--field", "x-policy", "--field", "cache-control"];
+    let output =
+        flatout(&[&["import", "--check", &old, &new, &log, "--host", "a.test"][..], &fields[..]].concat());
     let said = String::from_utf8_lossy(&output.stdout);
     let count = targets.len() + 5;
     assert_eq!(

@@ -321,14 +321,14 @@ fn nextcloud_serves_no_source() {
     };
     both.compare();
     both.expect(&[
-        ("/", 501),
+        ("/", 502),
         ("/robots.txt", 200),
         ("/data/secret.txt", 404),
         ("/style.css", 200),
-        ("/none.css", 501),
-        ("/index.php", 501),
+        ("/none.css", 502),
+        ("/index.php", 502),
         ("/.env", 404),
-        ("/apps/files", 501),
+        ("/apps/files", 502),
     ]);
 }
 
@@ -405,7 +405,7 @@ fn restrictions_are_converted_or_their_location_closed() {
         ),
         (
             "location ^~ /sub/ { location ~ \\.png$ { fastcgi_pass HANDLER; } } location / { }",
-            &[("/sub/pic.png", 501), ("/uploads/pic.png", 200)],
+            &[("/sub/pic.png", 502), ("/uploads/pic.png", 200)],
         ),
         (
             "location /sub/ { alias FOLDER/www/sub/; index index.php; location ~ \\.php$ { fastcgi_pass HANDLER; } } location / { }",
@@ -490,7 +490,7 @@ fn restrictions_are_converted_or_their_location_closed() {
             "location / { satisfy any; deny all; allow 127.0.0.2; auth_basic x; auth_basic_user_file FOLDER/passwords; }",
             &[("/page.html", 401)],
         ),
-        ("rewrite ^/(?!public)(.*)$ /private/none/$1; location / { }", &[("/page.html", 501)]),
+        ("rewrite ^/(?!public)(.*)$ /private/none/$1; location / { }", &[("/page.html", 404)]),
         ("rewrite ^/page $http_x$connection/none; location / { }", &[("/page.html", 501)]),
         (
             "location ~ ^/(?!page) { return 403; } location / { }",

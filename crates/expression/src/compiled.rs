@@ -2,11 +2,9 @@
 
 use std::net::IpAddr;
 
-use regex::bytes::Regex;
-
 use crate::file::FileTest;
 use crate::network::Network;
-use crate::{Facts, Fault, Names, check};
+use crate::{Facts, Fault, Names, Regex, check};
 
 /// An expression that is true or false.
 #[derive(Debug, Clone)]

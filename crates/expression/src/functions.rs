@@ -2,15 +2,13 @@
 
 use std::ops::Range;
 
-use regex::bytes::{Regex, RegexBuilder};
-
 use crate::check::{Checker, Typed};
 use crate::compiled::{Address, Change, Number, Place, Test, Text};
 use crate::file::FileTest;
 use crate::guess::closest;
 use crate::network::Network;
 use crate::syntax::{Syntax, Term};
-use crate::{Fault, REGEX_BYTES_MAX, REGEXES_MAX, fault};
+use crate::{Fault, REGEXES_MAX, Regex, fault};
 
 /// Functions with their use.
 const FUNCTIONS: [(&str, &str); 7] = [
@@ -203,16 +201,8 @@ fn regex<F>(checker: &mut Checker<'_, F>, term: &Term) -> Result<Regex, Fault> {
     if checker.regexes > REGEXES_MAX {
         return fault(&term.at, format!("there are more than {REGEXES_MAX} regular expressions"));
     }
-    let built = RegexBuilder::new(pattern)
-        .unicode(false)
-        .dot_matches_new_line(true)
-        .size_limit(REGEX_BYTES_MAX)
-        .build();
-    built.map_err(|error| {
-        let lines = error.to_string();
-        let last = lines.lines().next_back().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        Fault { at: term.at.clone(), reason: format!("the regular expression: {last}") }
-    })
+    Regex::new(pattern, false)
+        .map_err(|why| Fault { at: term.at.clone(), reason: format!("the regular expression: {why}") })
 }
 
 type Uses = [(&'static str, &'static str)];

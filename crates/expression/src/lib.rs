@@ -36,6 +36,7 @@ mod functions;
 mod guess;
 mod network;
 mod possible;
+mod regex;
 mod syntax;
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,7 @@ use std::ops::Range;
 
 pub use compiled::{Condition, Expression};
 pub use file::FileTest;
+pub use regex::Regex;
 
 /// The longest expression.
 pub const EXPRESSION_BYTES_MAX: usize = 8 << 10;

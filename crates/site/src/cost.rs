@@ -27,7 +27,7 @@ pub(crate) fn steps(
 /// The steps for the value of a variable, apart from the one that uses it. `sets` are those that were counted.
 pub(crate) fn steps_of(variable: &Variable, tables: &Tables, sets: &mut Vec<usize>) -> usize {
     match variable {
-        Variable::Map(at) => tables.steps_of_map(*at, sets),
+        Variable::Map(at) | Variable::ResponseMap(at) => tables.steps_of_map(*at, sets),
         Variable::Set(at) if !sets.contains(at) => {
             sets.push(*at);
             tables.steps_of_set(*at, sets)

@@ -65,6 +65,7 @@ impl Uses {
             | Variable::UpstreamStatus
             | Variable::Upstream(_)
             | Variable::ResponseCookie(_)
+            | Variable::ResponseMap(_)
             | Variable::Body => Uses::RESPONSE,
             Variable::Map(at) => tables.uses_of_map(*at),
             Variable::Set(at) => tables.uses_of_set(*at),

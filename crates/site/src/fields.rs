@@ -1,10 +1,10 @@
 //! Rules for the fields of requests and responses.
 
 use flatout_engine::Response;
+use flatout_expression::Regex;
 use flatout_wire::Head;
 use flatout_wire::chunk::is_forbidden_trailer;
 use flatout_wire::field::{is_field_value, is_token};
-use regex::bytes::Regex;
 
 use super::fault::{Fault, Place};
 use super::late::{FieldValue, Making};

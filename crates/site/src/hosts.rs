@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use flatout_expression::Regex;
 use foldhash::fast::RandomState;
-use regex::bytes::Regex;
 
 use super::fault::{Fault, Place};
 use super::pattern::expression;

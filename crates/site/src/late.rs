@@ -2,13 +2,15 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use flatout_engine::Response;
 use flatout_expression::Facts;
 
 use super::compiled::ResponseBlock;
+use super::maps::MapTable;
 use super::plan::{Condition, OfUpstream, Piece, Variable};
-use super::render::{Paths, Text, View, is_of_response};
+use super::render::{Paths, Text, View};
 use flatout_gateway::ResponseOrigin;
 use flatout_observe::observed::{Attempt, Notes};
 
@@ -26,6 +28,7 @@ pub(crate) enum FieldValue {
 pub(crate) enum LatePiece {
     Bytes(Vec<u8>),
     OfResponse(Variable),
+    Mapped(Arc<MapTable>),
 }
 
 /// What a block of rules needs from a request.
@@ -35,6 +38,8 @@ pub(crate) struct BlockNeeds {
     pub(crate) at: usize,
     /// The facts of the request, if its conditions depend on the response too.
     facts: Vec<(Variable, KnownFact)>,
+    /// The maps of the response that its conditions use.
+    maps: Vec<(usize, Arc<MapTable>)>,
     /// The values of its field rules, and after them that of `expires`.
     pub(crate) values: Vec<FieldValue>,
 }
@@ -59,13 +64,14 @@ pub(crate) struct Making<'n> {
 /// The facts of a request and its response.
 struct LateFacts<'l> {
     known: &'l [(Variable, KnownFact)],
+    maps: &'l [(usize, Arc<MapTable>)],
     response: &'l Response,
     making: Making<'l>,
 }
 
 impl FieldValue {
     pub(crate) fn of(text: &Text, view: &View<'_>) -> FieldValue {
-        if !text.variables().any(is_of_response) {
+        if !text.variables().any(Variable::is_of_response) {
             let mut value = Vec::new();
             text.render(view, Paths::Decoded, &mut value);
             return FieldValue::Made(value);
@@ -74,7 +80,10 @@ impl FieldValue {
             Piece::Text(text) => LatePiece::Bytes(text.clone().into_bytes()),
             // It is known with the request, but only rules of responses wait for it.
             Piece::Variable(Variable::Body) => LatePiece::Bytes(view.body.to_vec()),
-            Piece::Variable(variable) if is_of_response(variable) => LatePiece::OfResponse(variable.clone()),
+            Piece::Variable(Variable::ResponseMap(at)) => {
+                view.tables.map(*at).map_or(LatePiece::Bytes(Vec::new()), LatePiece::Mapped)
+            }
+            Piece::Variable(variable) if variable.is_of_response() => LatePiece::OfResponse(variable.clone()),
             Piece::Variable(variable) => LatePiece::Bytes(view.text(variable).into_owned()),
         });
         FieldValue::Late(pieces.collect())
@@ -92,6 +101,7 @@ impl FieldValue {
                         LatePiece::OfResponse(variable) => {
                             value.extend_from_slice(&of_response(variable, making, response));
                         }
+                        LatePiece::Mapped(map) => value.extend_from_slice(&mapped(map, making, response)),
                     }
                 }
                 Cow::Owned(value)
@@ -106,11 +116,16 @@ impl BlockNeeds {
         let needed = |at: usize, block: &ResponseBlock| block.is_late || in_force >> at & 1 == 1;
         let needed = blocks.iter().enumerate().filter(|(at, block)| needed(*at, block) && block.has_rules());
         let needs = needed.map(|(at, block)| {
-            let facts = block.conditions.iter().filter(|_| block.is_late).flat_map(Condition::facts);
-            let facts = facts.filter(|fact| !is_of_response(fact));
+            let facts = || block.conditions.iter().filter(|_| block.is_late).flat_map(Condition::facts);
+            let known = facts().filter(|fact| !fact.is_of_response());
+            let maps = facts().filter_map(|fact| match fact {
+                Variable::ResponseMap(at) => Some((*at, view.tables.map(*at)?)),
+                _ => None,
+            });
             BlockNeeds {
                 at,
-                facts: facts.map(|fact| (fact.clone(), KnownFact::of(fact, view))).collect(),
+                facts: known.map(|fact| (fact.clone(), KnownFact::of(fact, view))).collect(),
+                maps: maps.collect(),
                 values: block.rendered(view),
             }
         });
@@ -119,7 +134,7 @@ impl BlockNeeds {
 
     /// Whether the conditions of its block are true for a response.
     pub(crate) fn holds(&self, block: &ResponseBlock, making: Making<'_>, response: &Response) -> bool {
-        let facts = LateFacts { known: &self.facts, response, making };
+        let facts = LateFacts { known: &self.facts, maps: &self.maps, response, making };
         !block.is_late || block.conditions.iter().all(|condition| condition.holds(&facts))
     }
 }
@@ -143,6 +158,10 @@ impl LateFacts<'_> {
 
 impl Facts<Variable> for LateFacts<'_> {
     fn text<'a>(&'a self, fact: &'a Variable) -> Cow<'a, [u8]> {
+        if let Variable::ResponseMap(at) = fact {
+            let map = self.maps.iter().find(|(known, _)| known == at);
+            return Cow::Owned(map.map_or(Vec::new(), |(_, map)| mapped(map, self.making, self.response)));
+        }
         match self.known(fact) {
             Some(known) => Cow::Borrowed(&known.text),
             None => of_response(fact, self.making, self.response),
@@ -173,6 +192,10 @@ impl Facts<Variable> for LateFacts<'_> {
             _ => self.known(fact).is_some_and(|known| known.has),
         }
     }
+}
+
+fn mapped(map: &MapTable, making: Making<'_>, response: &Response) -> Vec<u8> {
+    map.value_of(|variable, out| out.extend_from_slice(&of_response(variable, making, response)))
 }
 
 fn of_response<'r>(variable: &'r Variable, making: Making<'_>, response: &'r Response) -> Cow<'r, [u8]> {

@@ -60,6 +60,7 @@ use flatout_push::{History, WorkerChannels};
 
 pub use crawlers::verified_crawlers;
 pub use fault::{Fault, Place};
+pub use flatout_expression::Regex;
 pub use flatout_gateway::{
     AuthDecision, AuthQuery, Caching, Client, Edits, Finish, Forwarded, Forwarding, ResponseOrigin, Stored,
 };

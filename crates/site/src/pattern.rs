@@ -1,23 +1,12 @@
 //! Patterns of paths: globs and regular expressions, compiled.
 
-use regex::bytes::{Regex, RegexBuilder};
+use flatout_expression::Regex;
 
 use super::fault::{Fault, Place};
 
-/// Memory that one compiled expression may take.
-const EXPRESSION_BYTES_MAX: usize = 1 << 20;
-
 /// Compiles a regular expression for paths. It matches bytes, so that invalid UTF-8 in a path cannot evade a rule.
 pub(crate) fn expression(pattern: &str, ignore_case: bool, place: Place) -> Result<Regex, Fault> {
-    RegexBuilder::new(pattern)
-        .unicode(false)
-        .dot_matches_new_line(true)
-        .case_insensitive(ignore_case)
-        .size_limit(EXPRESSION_BYTES_MAX)
-        .build()
-        .map_err(|error| {
-            place.fault(format!("the expression `{pattern}`: {}", last_line(&error.to_string())))
-        })
+    Regex::new(pattern, ignore_case).map_err(|why| place.fault(format!("the expression `{pattern}`: {why}")))
 }
 
 /// Compiles a glob: `*` is any text without a slash, `**` any text, `?` one byte that is no slash.
@@ -47,11 +36,6 @@ pub(crate) fn glob(pattern: &str, place: Place) -> Result<Regex, Fault> {
     }
     text.push('$');
     expression(&text, false, place)
-}
-
-/// The last line of the crate's message is the error; the lines before show the expression with a mark below it.
-fn last_line(text: &str) -> &str {
-    text.lines().next_back().unwrap_or(text).trim_start_matches("error: ")
 }
 
 #[cfg(test)]

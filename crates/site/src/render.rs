@@ -1,14 +1,14 @@
 //! Renders templates for a request.
 
 use flatout_engine::Request;
+use flatout_expression::Regex;
 use flatout_wire::Head;
-use regex::bytes::Regex;
 
 use super::facts::{Noted, Uses};
 use super::fault::{Fault, Place};
 use super::maps::{TableCounts, Tables};
 use super::plan::{Piece, Template, Variable};
-pub(crate) use super::values::{escape_unsafe, is_of_response, write_target};
+pub(crate) use super::values::{escape_unsafe, write_target};
 use flatout_gateway::Client;
 
 /// Groups of an expression that templates can use.
@@ -66,7 +66,7 @@ impl Text {
         place: Place,
     ) -> Result<Text, Fault> {
         let text = Text::of_response(template, expression, counts, place)?;
-        if text.variables().any(is_of_response) {
+        if text.variables().any(Variable::is_of_response) {
             return Err(
                 place.fault("a variable of the response is used here; only response-header has those")
             );
@@ -91,7 +91,7 @@ impl Text {
                 at.map(|at| Piece::Variable(Variable::Capture(at)))
                     .ok_or_else(|| place.fault(format!("the expression has no group named `{name}`")))
             }
-            Piece::Variable(Variable::Map(map)) if *map >= counts.maps => {
+            Piece::Variable(Variable::Map(map) | Variable::ResponseMap(map)) if *map >= counts.maps => {
                 Err(place.fault(format!("no map {map}, of {}", counts.maps)))
             }
             Piece::Variable(Variable::Set(set)) if *set >= counts.sets => {
@@ -124,9 +124,11 @@ impl Text {
         self.variables().any(uses)
     }
 
-    /// Whether it has what is known of the attempts at an upstream's servers.
+    /// Whether it has what is known of the attempts at an upstream's servers. A map may have it.
     pub(crate) fn uses_attempts(&self) -> bool {
-        self.variables().any(|variable| matches!(variable, Variable::Upstream(_) | Variable::UpstreamStatus))
+        self.variables().any(|variable| {
+            matches!(variable, Variable::Upstream(_) | Variable::UpstreamStatus | Variable::ResponseMap(_))
+        })
     }
 
     /// Its variables.
@@ -195,7 +197,7 @@ mod tests {
             "rest" => Some(Variable::NamedCapture("rest".to_owned())),
             _ => None,
         };
-        let expression = Regex::new("^/(a)/(?P<rest>.*)$").unwrap();
+        let expression = Regex::new("^/(a)/(?P<rest>.*)$", false).unwrap();
         let tables = Tables::new(&maps, &[], &[]).unwrap();
         let template = Template::parse(template, known).unwrap();
         let text =

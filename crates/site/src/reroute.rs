@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use flatout_engine::Response;
+use flatout_expression::Regex;
 use flatout_wire::target::forward_path;
 use flatout_wire::{Method, Status};
-use regex::bytes::Regex;
 
 use super::fault::{Fault, Place};
 use super::maps::TableCounts;

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
+use flatout_expression::Regex;
 use flatout_wire::target::forward_path;
-use regex::bytes::Regex;
 
 use super::compiled::{all_hold, resolved_for_requests};
 use super::facts::Uses;

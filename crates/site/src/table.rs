@@ -8,8 +8,8 @@
 
 use std::collections::HashMap;
 
+use flatout_expression::Regex;
 use foldhash::fast::RandomState;
-use regex::bytes::Regex;
 
 use super::fault::{Fault, Place};
 use super::pattern;

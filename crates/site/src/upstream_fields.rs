@@ -6,8 +6,9 @@
 use std::borrow::Cow;
 
 use flatout_engine::Response;
+use flatout_expression::Regex;
 use flatout_wire::field::is_field_value;
-use regex::bytes::{Captures as Found, Regex, RegexBuilder};
+use regex::bytes::Captures as Found;
 
 use super::fault::{Fault, Place};
 use super::maps::TableCounts;
@@ -86,10 +87,7 @@ impl UpstreamFields {
                 Ok(Sought::Text(AnswerText::new(text(template, None)?, OwnGroups::No)))
             }
             Matcher::Pattern { pattern, ignore_case } => {
-                let regex = RegexBuilder::new(pattern).case_insensitive(*ignore_case).build();
-                let regex =
-                    regex.map_err(|_| place.fault(format!("`{pattern}` is not a valid expression")))?;
-                Ok(Sought::Pattern(regex))
+                Ok(Sought::Pattern(super::pattern::expression(pattern, *ignore_case, place)?))
             }
         };
         let replacing = |matcher: &Matcher, to: &Template| {

@@ -308,20 +308,6 @@ fn protocol(head: &Head<'_>) -> &'static [u8] {
     }
 }
 
-/// Whether only rules of responses know it.
-pub(crate) fn is_of_response(variable: &Variable) -> bool {
-    matches!(
-        variable,
-        Variable::Status
-            | Variable::ResponseHeader(_)
-            | Variable::ResponseCookie(_)
-            | Variable::CacheOutcome
-            | Variable::UpstreamStatus
-            | Variable::Upstream(_)
-            | Variable::Body
-    )
-}
-
 fn write_address(address: Option<IpAddr>, out: &mut Vec<u8>) -> io::Result<()> {
     match address {
         Some(address) => write!(out, "{address}"),

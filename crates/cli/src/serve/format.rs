@@ -99,7 +99,9 @@ fn variable_name(plan: &Plan, variable: &Variable) -> String {
         Variable::AuthField(name) => format!("auth_http_{}", of_field(name)),
         Variable::Capture(group) => group.to_string(),
         Variable::NamedCapture(name) => name.clone(),
-        Variable::Map(map) => plan.maps.get(*map).map(|map| map.name.clone()).unwrap_or_default(),
+        Variable::Map(map) | Variable::ResponseMap(map) => {
+            plan.maps.get(*map).map(|map| map.name.clone()).unwrap_or_default()
+        }
         Variable::Set(set) => plan.sets.get(*set).map(|set| set.name.clone()).unwrap_or_default(),
         Variable::ResponseHeader(name) => format!("sent_http_{}", of_field(name)),
         _ => fixed().map(|(name, _)| name.to_owned()).unwrap_or_default(),

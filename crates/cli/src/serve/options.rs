@@ -408,7 +408,11 @@ impl ServeOptions {
     fn variable(&self, name: &str) -> Option<Variable> {
         let shared = self.shared.borrow();
         let set = self.variables.iter().rev().find(|(known, _)| known == name);
-        let map = || shared.maps.iter().position(|map| map.name == name).map(Variable::Map);
+        let map = || {
+            let at = shared.maps.iter().position(|map| map.name == name)?;
+            let is_of_response = shared.maps.get(at).is_some_and(Map::is_of_response);
+            Some(if is_of_response { Variable::ResponseMap(at) } else { Variable::Map(at) })
+        };
         let group = || shared.groups.iter().any(|group| group == name);
         set.map(|(_, at)| Variable::Set(*at))
             .or_else(map)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use flatout_compress::{Compress, Level};
 use flatout_proxy::{Address, Server};
+use flatout_site::Regex;
 use flatout_site::plan::{Host, Peers};
 
 use crate::value::{number, time};
@@ -169,15 +170,9 @@ pub(super) fn names(text: &str) -> Vec<String> {
 }
 
 /// A regular expression.
-pub(super) fn regex(text: &str) -> Result<regex::Regex, String> {
-    regex::Regex::new(text).map_err(|error| {
-        let lines = error.to_string();
-        let last = lines.lines().last().unwrap_or_default().trim();
-        format!(
-            "got `{text}`, which is not a valid regular expression: {}",
-            last.trim_start_matches("error: ")
-        )
-    })
+pub(super) fn regex(text: &str) -> Result<Regex, String> {
+    Regex::new(text, false)
+        .map_err(|why| format!("got `{text}`, which is not a valid regular expression: {why}"))
 }
 
 /// The value of a field, or a part of one.

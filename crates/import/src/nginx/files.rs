@@ -21,7 +21,9 @@ const FILES_MAX: usize = 4096;
 /// # Errors
 /// A file that cannot be read, or the first syntax error.
 pub fn read(path: &Path) -> Result<Vec<Directive>, String> {
-    let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
+    // A name alone is a file of the current folder.
+    let folder =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
     let mut files = Files { folder, count: 0 };
     files.file(path, 0)
 }
@@ -83,7 +85,10 @@ impl Files {
         let folder = glob::Pattern::escape(&self.folder.to_string_lossy());
         let pattern =
             if pattern.starts_with('/') { pattern.to_owned() } else { format!("{folder}/{pattern}") };
-        let paths = glob::glob(&pattern).map_err(|error| at(format!("`{pattern}`: {error}")))?;
+        // As in the shell, a wildcard finds no hidden files.
+        let options = glob::MatchOptions { require_literal_leading_dot: true, ..glob::MatchOptions::new() };
+        let paths =
+            glob::glob_with(&pattern, options).map_err(|error| at(format!("`{pattern}`: {error}")))?;
         let mut all = Vec::new();
         for path in paths {
             let path = path.map_err(|error| at(error.to_string()))?;

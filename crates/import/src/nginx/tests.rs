@@ -77,6 +77,7 @@ fn files_are_included_where_they_are_named() {
     write("nginx.conf", "http {\n include conf.d/*.conf;\n include none*.conf;\n c;\n}\ninclude empty;\n");
     write("conf.d/b.conf", "b;\n");
     write("conf.d/a.conf", "a;\n");
+    write("conf.d/.hidden.conf", "x {");
     write("empty", "\n");
     let told = |name: &str| read(&folder.join(name));
     let directives = told("nginx.conf").unwrap();

@@ -43,7 +43,7 @@ const HANDLERS: [&str; 23] = [
 ];
 
 /// Those of them that are converted.
-const PASSES: [&str; 5] = ["proxy_pass", "grpc_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass"];
+pub(super) const PASSES: [&str; 5] = ["proxy_pass", "grpc_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass"];
 
 /// Directives that make the response out of a file, whose text would be shown instead. Inner blocks inherit them.
 const MAKERS: [&str; 4] = ["ssi", "xslt_stylesheet", "image_filter", "passenger_enabled"];
@@ -199,6 +199,7 @@ impl<'d> Import<'d> {
                 if directive.name == "if"
                     && (restricts(directive) || super::ifs::ends_rewrites(directive, chain))
                     && !is_script_test()
+                    && (depth > 0 || self.passing_if(directive, chain).is_none())
                     && self.conditional(directive, chain).is_none()
                 {
                     return Some(because(directive, "it refuses or changes requests under a condition"));
@@ -238,6 +239,15 @@ impl<'d> Import<'d> {
                 return Some(format!("{path} goes to {why}"));
             }
             if inner.own().iter().any(|directive| PASSES.contains(&directive.name.as_str())) {
+                return None;
+            }
+            // The file of this name is not tried.
+            let tried =
+                inner.own().iter().find(|directive| directive.name == "try_files").map(Directive::texts);
+            if let Some([first @ .., last]) = tried.as_deref()
+                && !first.iter().any(|text| text.starts_with("$uri"))
+                && self.is_route(last)
+            {
                 return None;
             }
         }

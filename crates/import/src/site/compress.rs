@@ -5,6 +5,7 @@ use crate::nginx::Directive;
 use super::Import;
 use super::chain::Chain;
 use super::out::{Lines, text, value};
+use super::values::bytes;
 
 /// Directives that affect compression.
 const NAMES: [&str; 8] = [
@@ -74,8 +75,9 @@ fn types(chain: &Chain<'_>) -> Vec<String> {
     types.into_iter().map(value).collect()
 }
 
-/// The shortest body that is compressed, in bytes.
-fn bytes_min<'d>(chain: &Chain<'d>) -> &'d str {
+/// The shortest body that is compressed.
+fn bytes_min(chain: &Chain<'_>) -> String {
     let given = ["gzip_min_length", "brotli_min_length"].into_iter().find_map(|name| chain.find(name));
-    given.map_or("20", |directive| directive.word(0))
+    let bytes = given.and_then(|directive| bytes(directive.word(0)));
+    bytes.map_or_else(|| "20".to_owned(), |bytes| bytes.to_string())
 }

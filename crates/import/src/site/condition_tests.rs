@@ -237,36 +237,89 @@ map b \"$remote_addr\" by=address {
 }
 
 #[test]
-fn tables_of_content_types_become_conditions() {
-    let with = |cases: &str| {
+fn maps_of_the_response_are_for_its_fields() {
+    let with = |cases: &str, rules: &str| {
         imported(&format!(
-            "http {{ map $sent_http_content_type $e {{ {cases} }} server {{ root /r; expires $e; }} }}"
+            "http {{ map $sent_http_content_type $e {{ {cases} }} server {{ root /r; {rules} }} }}"
         ))
     };
-    let made = with("default off; text/html epoch; text/css max; ~image/ 1M;");
+    let made = with("default off; text/html epoch; ~image/(.*) $1; '' 1h;", "expires $e; add_header X-E $e;");
     assert!(made.left == 0, "{}", made.text);
-    let expected = "    when \"response_header['content-type'].matches(r'image/')\" {\n        expires \"1M\"\n    }\n\n    \
-        when \"response_header['content-type'].lowerAscii().startsWith('text/html')\" {\n        expires never\n    }\n\n    \
-        when \"response_header['content-type'].lowerAscii().startsWith('text/css')\" {\n        expires max\n    }\n";
-    assert!(made.text.contains(expected), "{}", made.text);
-    let usual = with("default 1h; text/html epoch;");
-    assert!(usual.text.contains("    expires \"1h\"\n"), "{}", usual.text);
-    // Nothing switches it off for some types only.
-    for cases in ["default 1h; text/html off;", "image/png off; ~image/ 1M;", "text/css 1h; text/css2 off;"] {
-        assert_eq!(with(cases).left, 1, "{cases}");
+    for expected in [
+        "map e \"$sent_http_content_type\" {\n    case \"~*^text/html(?:;|$)\" epoch\n    default off\n    \
+         case \"~image/(.*)\" \"$1\"\n    case \"\" \"1h\"\n}\n",
+        "    expires \"$e\"\n",
+        "    response-header add \"X-E\" \"$e\" when=success\n",
+    ] {
+        assert!(made.text.contains(expected), "{expected}\n{}", made.text);
     }
-    let off = with("~image/ off; image/PNG off; text/css 1h; TEXT/Html off;");
-    assert!(off.left == 0 && off.text.matches("when ").count() == 1, "{}", off.text);
-    let case = with("Text/CSS 1h;");
-    assert!(
-        case.text.contains("response_header['content-type'].lowerAscii().startsWith('text/css')"),
-        "{}",
-        case.text
+    // It is known too late for these, and knows nothing of the request.
+    let early = with("text/html a;", "return 200 $e;");
+    assert!(early.text.contains("501"), "{}", early.text);
+    let mixed = with("text/html $host;", "add_header X-E $e;");
+    assert!(mixed.left == 3 && !mixed.text.contains("map e"), "{}", mixed.text);
+}
+
+#[test]
+fn proxies_under_conditions_are_routes() {
+    let text = of_server(
+        "location = /metrics { if ($arg_comp = core) { proxy_pass http://core; } if ($arg_comp = js) { proxy_pass http://js; } \
+         proxy_pass http://rest; }",
     );
-    // It would replace the location's own.
-    let text = "map $sent_http_content_type $e { text/css max; } server { root /r; expires $e; location / { expires 1h; } }";
-    let own = imported(&format!("http {{ {text} }}"));
-    assert!(own.left == 1 && !own.text.contains("when "), "{}", own.text);
+    let routes: Vec<&str> =
+        text.split(" | ").filter(|line| line.contains("route ") || line.contains("proxy \"")).collect();
+    assert_eq!(
+        routes,
+        [
+            "route \"/metrics\" match=exact when=\"$arg_comp == 'js'\" {",
+            "proxy \"http://js\"",
+            "route \"/metrics\" match=exact when=\"$arg_comp == 'core'\" {",
+            "proxy \"http://core\"",
+            "route \"/metrics\" match=exact {",
+            "proxy \"http://rest\"",
+        ],
+        "{text}"
+    );
+    // A map of URLs is such a condition, and rewrites around it apply.
+    let map = "map $http_accept $to { default http://ui:1; ~json http://api:2; ~xml http://api:2; }";
+    let text = imported(&format!(
+        "http {{ {map} server {{ location / {{ proxy_pass $to; rewrite ^(.+)/+$ $1 permanent; }} }} }}"
+    ))
+    .text;
+    let (first, second) = text.split_once("route \"/\" {").unwrap();
+    for (route, url) in [(first, "http://api:2"), (second, "http://ui:1")] {
+        assert!(route.contains(&format!("proxy \"{url}\"")) && route.contains("redirect \""), "{text}");
+    }
+    assert!(first.contains("route \"/\" when=\"$to == 'http://api:2'\""), "{text}");
+    // What else it does would be lost.
+    let text =
+        of_server("location / { if ($arg_a) { proxy_pass http://a; } set $x 1; proxy_pass http://b; }");
+    assert!(text.contains("respond 501") && !text.contains("proxy \""), "{text}");
+}
+
+#[test]
+fn expressions_inside_a_location_are_routes_of_that() {
+    let text = of_server(
+        "root /r; location ^~ /a/ { location ~ \\.(css|js)$ { expires 1h; } location ~* \\.php$ { proxy_pass http://a; } } \
+         location ~ ^/b/ { deny all; location ~ \\.png$ { root /s; } }",
+    );
+    for expected in [
+        "route \"/a/\" before-patterns=on when=\"$uri.matches(r'\\\\.(css|js)$')\" { | expires \"1h\" | files \"/r\" | }",
+        "route \"/a/\" before-patterns=on when=\"$uri.matches(r'(?i)\\\\.php$')\" { | proxy \"http://a\"",
+        "| route \"/a/\" before-patterns=on { | files \"/r\" | }",
+        "route \"^/b/\" match=regex when=\"$uri.matches(r'\\\\.png$')\" { | deny all | files \"/s\" | }",
+    ] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+}
+
+#[test]
+fn the_last_table_of_a_name_counts() {
+    let text = imported(
+        "http { map $uri $x { default a; } geo $x { 10.0.0.0/8 b; } server { add_header X-X $x; return 204; } }",
+    )
+    .text;
+    assert!(text.contains("map x \"$remote_addr\"") && !text.contains("map x \"$uri\""), "{text}");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! `if`, `set`, `map`, `geo` and `split_clients`: conditions, variables and tables.
 
+use flatout_expression::Regex;
+
 use crate::nginx::Directive;
 
 use super::chain::Chain;
-use super::expires::uses_type_table;
 use super::file_tests::{file_test, path_of_test};
 use super::ifs::has_group;
 use super::out::{Lines, line, text, value};
@@ -116,7 +117,7 @@ impl<'d> Import<'d> {
         }
         let matches = |flags: &str| {
             let pattern = format!("{flags}{operand}");
-            regex::Regex::new(&pattern).ok()?;
+            Regex::new(&pattern, false).ok()?;
             // A dollar sign followed by a letter would be a variable there.
             Some(format!("{variable}.matches(r'{pattern}')"))
         };
@@ -136,12 +137,23 @@ impl<'d> Import<'d> {
         let is_table =
             |directive: &&Directive| ["map", "geo", "split_clients"].contains(&directive.name.as_str());
         let mut waiting: Vec<&'d Directive> = http.iter().filter(is_table).collect();
+        // Of several with the same name, nginx uses the last one.
+        let name = |table: &Directive| table.texts().last().map(|name| (*name).to_owned());
+        for at in (0..waiting.len()).rev() {
+            let mut behind = waiting.iter().skip(at + 1);
+            if waiting.get(at).is_some_and(|table| behind.any(|other| name(other) == name(table))) {
+                self.carry(waiting.remove(at));
+            }
+        }
         loop {
             let count = waiting.len();
             waiting.retain(|directive| {
                 let Ok((name, head, lines)) = self.table(directive) else { return true };
                 top.block(&directive.comments, head, lines);
-                self.maps.push(name);
+                match is_of_response(directive) {
+                    true => self.response_maps.push(name),
+                    false => self.maps.push(name),
+                }
                 self.carry(directive);
                 false
             });
@@ -150,9 +162,7 @@ impl<'d> Import<'d> {
             }
         }
         for directive in waiting {
-            if uses_type_table(http, directive) {
-                self.carry(directive);
-            } else if let Err(why) = self.table(directive) {
+            if let Err(why) = self.table(directive) {
                 self.leave(directive, &why, top);
             }
         }
@@ -168,7 +178,13 @@ impl<'d> Import<'d> {
 
     fn map(&self, map: &Directive) -> Result<(String, String, Lines), String> {
         let (source, name) = (map.word(0), map.word(1).trim_start_matches('$'));
-        if let Some(unknown) = values::unknown_variable(source, &self.maps) {
+        let is_of_response = is_of_response(map);
+        let unknown_in = |text: &str| match is_of_response {
+            // It has the response alone.
+            true => values::unknown_in_response(text, &[]).or_else(|| of_request(text)).map(str::to_owned),
+            false => values::unknown_variable(text, &self.maps).map(str::to_owned),
+        };
+        if let Some(unknown) = unknown_in(source) {
             return Err(format!("the variable ${unknown} is not supported"));
         }
         let has_hostnames = map.inner().iter().any(|case| case.name == "hostnames");
@@ -177,7 +193,7 @@ impl<'d> Import<'d> {
             // The address in binary is the key of a limit, for which its text is as good.
             let (key, to) = (case.name.as_str(), case.word(0).replace("$binary_remote_addr", "$remote_addr"));
             let to = to.as_str();
-            if let Some(unknown) = values::unknown_variable(to, &self.maps) {
+            if let Some(unknown) = unknown_in(to) {
                 return Err(format!("the variable ${unknown} is not supported"));
             }
             let is_wildcard = key.starts_with("*.") || key.ends_with(".*");
@@ -186,13 +202,18 @@ impl<'d> Import<'d> {
                 "default" => lines.setting(line("default", to)),
                 _ if key.starts_with('~') => {
                     let pattern = key.trim_start_matches('~').trim_start_matches('*');
-                    if regex::Regex::new(pattern).is_err()
+                    if Regex::new(pattern, false).is_err()
                         || pattern.contains("(?<")
                         || pattern.contains("(?P<")
                     {
                         return Err(format!("the expression of its case `{key}` is not supported"));
                     }
                     lines.setting(format!("case {} {}", text(key), value(to)));
+                }
+                // A charset may follow here where nginx has none.
+                _ if source == CONTENT_TYPE && !key.is_empty() => {
+                    let exact = format!("~*^{}(?:;|$)", regex::escape(key.trim_start_matches('\\')));
+                    lines.setting_first(format!("case {} {}", text(&exact), value(to)));
                 }
                 // Plain text in nginx. An expression that finds nothing else must be tried first.
                 _ if is_wildcard && !has_hostnames => {
@@ -208,6 +229,25 @@ impl<'d> Import<'d> {
         }
         Ok((name.to_owned(), format!("map {} {}", value(name), text(source)), lines))
     }
+}
+
+/// The type of a response.
+const CONTENT_TYPE: &str = "$sent_http_content_type";
+
+/// Whether a `map` depends on the response.
+fn is_of_response(map: &Directive) -> bool {
+    let texts = map.inner().iter().map(|case| case.word(0)).chain([map.word(0)]);
+    map.name == "map"
+        && texts.into_iter().any(|text| {
+            values::unknown_variable(text, &[]).is_some() && values::unknown_in_response(text, &[]).is_none()
+        })
+}
+
+/// The first variable of a text that is of the request, and no group.
+fn of_request(text: &str) -> Option<&str> {
+    let is_group = |name: &str| name.starts_with(|char: char| char.is_ascii_digit());
+    let is_known = |name: &&str| values::unknown_variable(&format!("${name}"), &[]).is_none();
+    values::variables(text).into_iter().filter(is_known).find(|name| !is_group(name))
 }
 
 fn shares(split: &Directive, maps: &[String]) -> Result<(String, String, Lines), String> {

@@ -313,10 +313,7 @@ fn folder(given: &str) -> Option<&str> {
 /// The end of names of scripts: of the expression that splits the path, or of the location.
 fn ending(chain: &Chain<'_>, path: Option<&Path>) -> Option<String> {
     let expression = chain.word("fastcgi_split_path_info");
-    let own = match path {
-        Some(Path::Regex { pattern, .. }) => pattern.as_str(),
-        _ => "",
-    };
+    let own = path.and_then(Path::pattern).map_or("", |(pattern, _)| pattern);
     [expression, own].into_iter().find_map(|pattern| {
         let at = pattern.find("\\.")?;
         let name: String = pattern[at + 2..].chars().take_while(char::is_ascii_alphanumeric).collect();

@@ -1,10 +1,12 @@
 //! `if`: its rules and its action become a `when`.
 
+use flatout_expression::Regex;
+
 use crate::nginx::Directive;
 
 use super::chain::Chain;
 use super::out::{text, value};
-use super::rewrite::{absolute, whole_path};
+use super::rewrite::{absolute, groups_as_variables, whole_path};
 use super::{Import, closed, values};
 
 /// An `if` as a `when`.
@@ -14,6 +16,26 @@ pub(super) struct Conditional {
 }
 
 impl<'d> Import<'d> {
+    /// The condition under which an `if` of a location passes requests on, instead of what the location does. `None` if it does
+    /// something else, or if that of others of the location would come before it.
+    pub(super) fn passing_if(&self, directive: &Directive, chain: &Chain<'d>) -> Option<String> {
+        const RULES: [&str; 5] = ["rewrite", "return", "set", "break", "if"];
+        let is_rule = |it: &Directive| RULES.contains(&it.name.as_str());
+        let has_groups = |it: &Directive| it.texts().iter().any(|text| has_group(text));
+        let passes = |it: &Directive| {
+            it.name == "if"
+                && it.inner().iter().any(|inner| closed::PASSES.contains(&inner.name.as_str()))
+                && !it.inner().iter().any(|inner| is_rule(inner) || has_groups(inner))
+        };
+        if !passes(directive)
+            || chain.is_server(0)
+            || chain.own().iter().any(|it| is_rule(it) && !passes(it) && !is_redirect(it))
+        {
+            return None;
+        }
+        self.expression(directive, chain)
+    }
+
     /// The expression and the content of an `if`; `None` if any of it cannot be converted.
     pub(super) fn conditional(&self, directive: &Directive, chain: &Chain<'d>) -> Option<Conditional> {
         let inner = directive.inner();
@@ -26,20 +48,16 @@ impl<'d> Import<'d> {
         let fields: Vec<&Directive> = inner.iter().filter(|it| it.name == "add_header").collect();
         when.settings.extend(self.fields_instead(&fields, chain)?);
         for (at, one) in inner.iter().enumerate() {
-            let setting = match one.name.as_str() {
+            match one.name.as_str() {
                 "add_header" => continue,
                 // All that is behind it in the `if`.
                 "break" => break,
                 "return" if has_group(one.word(0)) || has_group(one.word(1)) => return None,
-                "return" => self.answer_of(one, chain).ok()?,
-                "set" => self.set_line(one)?,
-                "rewrite" => {
-                    let is_last = at + 1 == inner.len();
-                    self.rewrite_in(one, chain, is_last, &mut when.expression)?
-                }
+                "return" => when.settings.push(self.answer_of(one, chain).ok()?),
+                "set" => when.settings.push(self.set_line(one)?),
+                "rewrite" => self.rewrite_in(one, chain, at + 1 == inner.len(), &mut when)?,
                 _ => return None,
-            };
-            when.settings.push(setting);
+            }
             // nginx goes no further.
             if one.name == "return" || ["redirect", "permanent"].contains(&one.word(2)) {
                 break;
@@ -85,10 +103,10 @@ impl<'d> Import<'d> {
         directive: &Directive,
         chain: &Chain<'d>,
         is_last: bool,
-        expression: &mut String,
-    ) -> Option<String> {
+        when: &mut Conditional,
+    ) -> Option<()> {
         let (pattern, to, flag) = (directive.word(0), directive.word(1), directive.word(2));
-        if regex::Regex::new(pattern).is_err() || values::unknown_variable(to, &self.maps).is_some() {
+        if Regex::new(pattern, false).is_err() || values::unknown_variable(to, &self.maps).is_some() {
             return None;
         }
         if !is_redirect(directive) {
@@ -101,14 +119,17 @@ impl<'d> Import<'d> {
                 _ if is_last && !is_server => " then=route",
                 _ => "",
             };
-            return Some(format!("rewrite {} {}{then}", text(pattern), text(to)));
+            when.settings.push(format!("rewrite {} {}{then}", text(pattern), text(to)));
+            return Some(());
         }
         let to = match whole_path(pattern, to) {
             Some(to) => to,
-            None if has_group(to) || pattern.contains('\'') => return None,
+            None if pattern.contains('\'') => return None,
             None => {
-                *expression = format!("({expression}) && $uri.matches(r'{pattern}')");
-                to.to_owned()
+                let (settings, to) = groups_as_variables(pattern, to, &self.maps)?;
+                when.settings.extend(settings);
+                when.expression = format!("({}) && $uri.matches(r'{pattern}')", when.expression);
+                to
             }
         };
         let to = absolute(&to, chain);
@@ -118,7 +139,8 @@ impl<'d> Import<'d> {
             None => format!("{to}$is_args$args"),
         };
         let status = if flag == "permanent" { 301 } else { 302 };
-        Some(format!("redirect {} status={status}", text(&to)))
+        when.settings.push(format!("redirect {} status={status}", text(&to)));
+        Some(())
     }
 }
 
@@ -164,10 +186,11 @@ fn is_end(directive: &Directive) -> bool {
         || is_rewrite && whole_path(directive.word(0), "/").is_some()
 }
 
-/// Whether a `rewrite` redirects the client.
-fn is_redirect(rewrite: &Directive) -> bool {
-    ["redirect", "permanent"].contains(&rewrite.word(2))
-        || ["http://", "https://", "$scheme"].iter().any(|scheme| rewrite.word(1).starts_with(scheme))
+/// Whether a directive is a `rewrite` that redirects the client.
+fn is_redirect(directive: &Directive) -> bool {
+    directive.name == "rewrite"
+        && (["redirect", "permanent"].contains(&directive.word(2))
+            || ["http://", "https://", "$scheme"].iter().any(|scheme| directive.word(1).starts_with(scheme)))
 }
 
 /// Whether the `break` of an `if` ends what nginx would apply behind it.

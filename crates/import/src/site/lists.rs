@@ -108,7 +108,7 @@ impl<'d> Import<'d> {
         if super::cache::is_cache_status(directive) {
             return Ok(None);
         }
-        if let Some(unknown) = values::unknown_in_response(text, &self.maps) {
+        if let Some(unknown) = self.unknown_in_response(text) {
             return Err(format!("the variable ${unknown} is not supported"));
         }
         if text.chars().any(char::is_control) {

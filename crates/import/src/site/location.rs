@@ -1,5 +1,7 @@
 //! Converts `location` blocks into routes.
 
+use flatout_expression::Regex;
+
 use crate::nginx::Directive;
 
 use super::chain::{Chain, has_below};
@@ -12,6 +14,7 @@ use super::{Import, closed};
 const EXCEPTIONS_MAX: usize = 100;
 
 /// The paths of a location.
+#[derive(Clone)]
 pub(super) enum Path {
     Exact(String),
     Prefix {
@@ -23,6 +26,13 @@ pub(super) enum Path {
         ignore_case: bool,
         /// Not for paths that begin so: nginx has another location for them.
         except: Vec<String>,
+    },
+    /// Those requests of another location for which a condition is true.
+    Within {
+        outer: Box<Path>,
+        condition: String,
+        /// The expression that is the condition, and whether it ignores case.
+        pattern: Option<(String, bool)>,
     },
     /// A named location: only others of its server lead to it.
     Named(String),
@@ -63,6 +73,17 @@ impl Path {
         }
     }
 
+    /// Its expression, and whether that ignores case.
+    pub(super) fn pattern(&self) -> Option<(&str, bool)> {
+        match self {
+            Path::Regex { pattern, ignore_case, .. } => Some((pattern, *ignore_case)),
+            Path::Within { pattern, .. } => {
+                pattern.as_ref().map(|(text, ignore_case)| (&**text, *ignore_case))
+            }
+            _ => None,
+        }
+    }
+
     pub(super) fn exact(&self) -> Option<&str> {
         match self {
             Path::Exact(path) => Some(path),
@@ -72,14 +93,18 @@ impl Path {
 
     /// Whether it may find the path of a folder.
     pub(super) fn may_be_folder(&self) -> bool {
+        // Such as `\\.(css|js)$`.
+        let is_folder = |pattern: &str| {
+            let end = pattern.strip_suffix('$').and_then(|start| start.chars().last());
+            !end.is_some_and(|char| char == ')' || char.is_ascii_alphanumeric())
+        };
         match self {
             Path::Exact(path) => path.ends_with('/'),
             Path::Prefix { .. } => true,
             Path::Named(_) => true,
-            // Such as `\\.(css|js)$`.
-            Path::Regex { pattern, .. } => {
-                let end = pattern.strip_suffix('$').and_then(|start| start.chars().last());
-                !end.is_some_and(|char| char == ')' || char.is_ascii_alphanumeric())
+            Path::Regex { pattern, .. } => is_folder(pattern),
+            Path::Within { outer, pattern, .. } => {
+                outer.may_be_folder() && pattern.as_ref().is_none_or(|(pattern, _)| is_folder(pattern))
             }
         }
     }
@@ -91,12 +116,21 @@ impl Path {
             Some(Pattern::Same(text) | Pattern::Wider(text)) => text,
             None => return true,
         };
-        let text = if *ignore_case { format!("(?i){text}") } else { text };
-        regex::Regex::new(&text).is_ok_and(|regex| regex.is_match(uri))
+        Regex::new(&text, *ignore_case).is_ok_and(|regex| regex.is_match(uri.as_bytes()))
     }
 
     /// The first line of its route.
     fn head(&self) -> String {
+        let conditions = self.conditions();
+        let when = match conditions.is_empty() {
+            true => String::new(),
+            false => format!(" when={}", text(&conditions.join(" && "))),
+        };
+        format!("{}{when}", self.base())
+    }
+
+    /// Its route without conditions.
+    fn base(&self) -> String {
         match self {
             Path::Exact(path) => format!("route {} match=exact", text(path)),
             Path::Prefix { path, before_patterns } => {
@@ -106,17 +140,49 @@ impl Path {
                 format!("route {}{how}{before}", text(path))
             }
             Path::Named(name) => format!("route {}", text(name)),
-            Path::Regex { pattern, ignore_case, except } => {
+            Path::Regex { pattern, ignore_case, .. } => {
                 let how = if *ignore_case { "regex-ignore-case" } else { "regex" };
+                format!("route {} match={how}", text(pattern))
+            }
+            Path::Within { outer, .. } => outer.base(),
+        }
+    }
+
+    /// What must be true of its requests beside the path of its route.
+    fn conditions(&self) -> Vec<String> {
+        match self {
+            Path::Regex { except, .. } if !except.is_empty() => {
                 let begins: Vec<String> =
                     except.iter().map(|prefix| format!("path.startsWith('{prefix}')")).collect();
-                let when = match begins.is_empty() {
-                    true => String::new(),
-                    false => format!(" when={}", text(&format!("!({})", begins.join(" || ")))),
-                };
-                format!("route {} match={how}{when}", text(pattern))
+                vec![format!("!({})", begins.join(" || "))]
             }
+            Path::Within { outer, condition, .. } => {
+                let mut all = outer.conditions();
+                all.push(condition.clone());
+                all
+            }
+            _ => Vec::new(),
         }
+    }
+
+    /// The paths of an expression inside this location; `None` if another location chooses them, or if it cannot be converted.
+    fn within(&self, within: &Directive) -> Option<Path> {
+        let tries_no_others = matches!(
+            self,
+            Path::Prefix { before_patterns: true, .. } | Path::Regex { .. } | Path::Within { .. }
+        );
+        let Some(Path::Regex { pattern, ignore_case, .. }) = Path::of(within).filter(|_| tries_no_others)
+        else {
+            return None;
+        };
+        let Some(Pattern::Same(pattern)) = pattern::read(&pattern) else { return None };
+        let is_named = pattern.contains("(?<") || pattern.contains("(?P<");
+        if pattern.contains('\'') || is_named || uses_groups(within) {
+            return None;
+        }
+        let flags = if ignore_case { "(?i)" } else { "" };
+        let condition = format!("$uri.matches(r'{flags}{pattern}')");
+        Some(Path::Within { outer: Box::new(self.clone()), condition, pattern: Some((pattern, ignore_case)) })
     }
 }
 
@@ -241,8 +307,7 @@ impl<'d> Import<'d> {
         for within in location.inner().iter().filter(|directive| directive.name == "location") {
             self.nested_patterns(within, &levels, named, site);
             let Some(Path::Regex { pattern, ignore_case, .. }) = Path::of(within) else { continue };
-            // Without it the outer location does the same, or is closed.
-            if !closed::matters(within) || before_patterns {
+            if before_patterns {
                 continue;
             }
             let (pattern, is_same) = match pattern::read(&pattern) {
@@ -259,7 +324,8 @@ impl<'d> Import<'d> {
                 self.location(within, &Path::Regex { pattern, ignore_case, except }, &levels, named, site);
             } else if closed::only_refuses(within) {
                 self.location(within, &Path::regex(&pattern, ignore_case), &levels, named, site);
-            } else {
+            } else if closed::matters(within) {
+                // Without one that does not matter, the outer location does the same.
                 let path = Path::regex(&pattern, ignore_case);
                 let why = "an expression inside a location with many longer prefixes, or with look-around, is not supported";
                 self.closed_route(within, &path, why, site);
@@ -287,6 +353,24 @@ impl<'d> Import<'d> {
             lines.setting("respond 404".to_owned());
             return site.block(&location.comments, path.head(), lines);
         }
+        let mut levels = vec![&chain];
+        levels.extend(chains);
+        for within in location.inner().iter().filter(|directive| directive.name == "location") {
+            if let Some(path) = path.within(within) {
+                self.location(within, &path, &levels, named, site);
+            }
+        }
+        let mut lost_if = None;
+        // The last one that applies has the requests.
+        for within in location.inner().iter().rev() {
+            let Some(condition) = self.passing_if(within, &chain) else { continue };
+            if matches!(path, Path::Named(_)) {
+                lost_if = Some(format!("{within}: a named location has no conditions"));
+                continue;
+            }
+            let path = Path::Within { outer: Box::new(path.clone()), condition, pattern: None };
+            self.location(within, &path, &levels, named, site);
+        }
         self.seen(location.inner());
         self.set_place(location);
         self.real_ip_of_route(&chain, &mut lines);
@@ -294,11 +378,11 @@ impl<'d> Import<'d> {
         self.logs_of_location(&chain, &mut lines);
         let own = chain.find_in_route("auth_request");
         self.auth_request(own, &chain, &mut lines);
-        let mut levels = vec![&chain];
-        levels.extend(chains);
         self.lists(&levels, &mut lines);
-        let redirects = self.rewrites(&chain, Some(path), &mut lines);
-        for (head, redirect) in redirects.routes {
+        // What passes requests on in an `if` has the rewrites around it.
+        let is_if = location.name == "if";
+        let redirects = self.rewrites(if is_if { around } else { &chain }, Some(path), &mut lines);
+        for (head, redirect) in redirects.routes.into_iter().filter(|_| !is_if) {
             let mut lines = Lines::default();
             let inner = chain.within(&[]);
             let around: Vec<&Chain<'d>> = std::iter::once(&inner).chain(levels.iter().copied()).collect();
@@ -307,7 +391,7 @@ impl<'d> Import<'d> {
             site.block(&[], head, lines);
         }
         self.set_place(location);
-        match (redirects.all, redirects.lost.or_else(|| lost_inside(location, path))) {
+        match (redirects.all, redirects.lost.or(lost_if).or_else(|| lost_inside(location, path))) {
             (Some(redirect), _) => redirect.write(matches!(path, Path::Named(_)), &mut lines),
             (None, Some(why)) => self.close(&why, &mut lines),
             (None, None) => self.action(&chain, Some(path), named, &mut lines),
@@ -378,6 +462,15 @@ fn longer(prefix: &str, block: &[Directive], location: &Directive, found: &mut V
     }
 }
 
+/// Whether a location uses the groups of its expression where a route has none: not in those of a rewrite or an upstream's path, which
+/// have the expression too.
+fn uses_groups(location: &Directive) -> bool {
+    let has_own = |name: &str| ["rewrite", "if", "location", "proxy_pass"].contains(&name);
+    location.inner().iter().any(|directive| {
+        !has_own(&directive.name) && directive.texts().iter().any(|text| super::ifs::has_group(text))
+    })
+}
+
 /// Whether a text needs no escapes in an expression.
 fn is_plain_text(text: &str) -> bool {
     !text.contains(['\'', '\\', '$']) && !text.contains(char::is_control)
@@ -389,7 +482,7 @@ fn lost_inside(location: &Directive, path: &Path) -> Option<String> {
     let mut inner = location.inner().iter().filter(|directive| directive.name == "location");
     inner.find_map(|within| {
         let is_pattern = !matches!(Path::of(within), Some(Path::Exact(_) | Path::Prefix { .. }));
-        let is_lost = (is_pattern && is_before_patterns) || matches!(path, Path::Regex { .. });
+        let is_lost = is_pattern && is_before_patterns && path.within(within).is_none();
         let place = format!("{}:{}", within.file, within.line);
         (is_lost && closed::matters(within))
             .then(|| format!("{within} ({place}): it is inside another location, and not converted"))

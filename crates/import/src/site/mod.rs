@@ -32,6 +32,7 @@ mod limit_except;
 mod lists;
 mod location;
 mod logs;
+mod map_targets;
 mod named;
 mod named_groups;
 mod out;
@@ -82,7 +83,7 @@ pub struct Imported {
 
 /// The site file for a configuration.
 pub fn site_file(main: &[Directive]) -> Imported {
-    let main = &constants::replaced(&named_groups::numbered(main));
+    let main = &map_targets::expanded(&constants::replaced(&named_groups::numbered(main)));
     let mut import = Import::default();
     let mut top = Lines::default();
     let (mut blocks, mut sites) = (Lines::default(), Lines::default());
@@ -153,6 +154,8 @@ struct Import<'d> {
     listens: Lines,
     /// Names of maps, and of variables that `set` makes.
     maps: Vec<String>,
+    /// Names of maps that depend on the response.
+    response_maps: Vec<String>,
     /// Those of `set`.
     set_names: Vec<String>,
     /// Named locations of the current server that become routes.
@@ -199,6 +202,12 @@ impl<'d> Import<'d> {
     fn carry(&mut self, directive: &Directive) {
         self.fates.carried(directive);
         directive.inner().iter().for_each(|inner| self.carry(inner));
+    }
+
+    /// The first variable of a text for responses that does not exist here.
+    fn unknown_in_response<'t>(&self, text: &'t str) -> Option<&'t str> {
+        let all: Vec<String> = self.maps.iter().chain(&self.response_maps).cloned().collect();
+        values::unknown_in_response(text, &all)
     }
 
     /// Directives of a block that were not used: they are not needed, or become comments with the reason.

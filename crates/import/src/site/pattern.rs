@@ -1,6 +1,6 @@
 //! Expressions of PCRE that the expressions of a site file do not have.
 
-use regex::Regex;
+use flatout_expression::Regex;
 
 /// An expression in the site file's form.
 #[derive(Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(super) enum Pattern {
 
 /// Converts an expression; `None` if that is not possible.
 pub(super) fn read(pattern: &str) -> Option<Pattern> {
-    let is_valid = |pattern: &String| Regex::new(pattern).is_ok();
+    let is_valid = |pattern: &String| Regex::new(pattern, false).is_ok();
     if let Some(same) = Some(pattern.to_owned()).filter(is_valid) {
         return Some(Pattern::Same(same));
     }
@@ -70,6 +70,28 @@ pub(super) fn parentheses(text: &str) -> impl Iterator<Item = (usize, char)> {
     })
 }
 
+/// The expression with this group as its only one; `None` if there is no such group, or one with a name.
+pub(super) fn with_only_group(text: &str, number: usize) -> Option<String> {
+    let (mut only, mut taken, mut count) = (String::new(), 0, 0);
+    for (at, _) in parentheses(text).filter(|(_, char)| *char == '(') {
+        let behind = text.get(at + 1..)?;
+        if behind.starts_with("?<") || behind.starts_with("?P<") {
+            return None;
+        }
+        if behind.starts_with('?') {
+            continue;
+        }
+        count += 1;
+        if count != number {
+            only.push_str(text.get(taken..=at)?);
+            only.push_str("?:");
+            taken = at + 1;
+        }
+    }
+    only.push_str(text.get(taken..)?);
+    (number <= count).then_some(only)
+}
+
 /// The length of the group at the start of a text.
 fn group_bytes(text: &str) -> Option<usize> {
     let mut depth = 0usize;
@@ -87,9 +109,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn one_group_is_left() {
+        for (number, expected) in
+            [(1, Some("^/(a(?:b))(?:[(]|c)(?:d)")), (2, Some("^/(?:a(b))(?:[(]|c)(?:d)")), (4, None)]
+        {
+            assert_eq!(with_only_group("^/(a(b))(?:[(]|c)(d)", number).as_deref(), expected);
+        }
+        assert_eq!(with_only_group("^/(?<a>b)(c)", 2), None);
+    }
+
+    #[test]
     fn look_around_is_written_without_it() {
         let Some(Pattern::Same(laravel)) = read(r"/\.(?!well-known).*") else { panic!("it is plain") };
-        let laravel = Regex::new(&laravel).unwrap();
+        let laravel = Regex::new(&laravel, false).unwrap();
         for (path, expected) in [
             ("/.env", true),
             ("/a/.git/config", true),
@@ -101,10 +133,11 @@ mod tests {
             ("/a.b", false),
             ("/.well-known/.env", true),
         ] {
-            assert_eq!(laravel.is_match(path), expected, "{path}");
+            assert_eq!(laravel.is_match(path.as_bytes()), expected, "{path}");
         }
         assert_eq!(read("^/a$"), Some(Pattern::Same("^/a$".to_owned())));
-        assert_eq!(read("^/(?!a|b)c"), Some(Pattern::Wider("^/c".to_owned())));
+        assert_eq!(read("^/(?!a|b)c"), Some(Pattern::Same("^/(?!a|b)c".to_owned())));
+        assert_eq!(read("^/.*(?!a|b)c"), Some(Pattern::Wider("^/.*c".to_owned())));
         assert_eq!(read("(?<=a(b))[)]c(?=d)"), Some(Pattern::Wider("[)]c".to_owned())));
         assert_eq!(read(r"(a)\1"), None);
         assert_eq!(read("(?=a"), None);

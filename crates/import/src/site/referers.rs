@@ -1,5 +1,7 @@
 //! `valid_referers`: `$invalid_referer` becomes a variable with an expression over the Referer field.
 
+use flatout_expression::Regex;
+
 use crate::nginx::Directive;
 
 use super::Import;
@@ -81,7 +83,7 @@ fn expression(directive: &Directive, names: &[&str]) -> Option<String> {
     if !hosts.is_empty() {
         parts.push(format!("header.referer.matches(r'^(?i:https?)://(?:{})')", hosts.join("|")));
     }
-    let is_usual = regex::Regex::new(&hosts.join("|")).is_ok() && !hosts.iter().any(|it| it.contains('\''));
+    let is_usual = Regex::new(&hosts.join("|"), false).is_ok() && !hosts.iter().any(|it| it.contains('\''));
     let parts: Vec<String> = match parts.len() {
         1 => parts,
         _ => parts

@@ -1,16 +1,19 @@
 //! `return` and `rewrite`.
 
+use flatout_expression::Regex;
+
 use crate::nginx::Directive;
 
 use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, text, value};
+use super::pattern::with_only_group;
 use super::{Import, values};
 
 /// What becomes of each `rewrite` with `redirect` or `permanent`.
 #[derive(Default)]
 pub(super) struct Redirects {
-    /// Routes: their heads and their redirects.
+    /// Routes of their own: their heads and their redirects.
     pub(super) routes: Vec<(String, Redirect)>,
     /// The redirect of all requests of the location itself.
     pub(super) all: Option<Redirect>,
@@ -136,11 +139,64 @@ fn literal(pattern: &str) -> String {
 
 /// Whether a `rewrite` cannot be converted.
 pub(super) fn is_lost(directive: &Directive, maps: &[String]) -> bool {
-    regex::Regex::new(directive.word(0)).is_err()
+    Regex::new(directive.word(0), false).is_err()
         || values::unknown_variable(directive.word(1), maps).is_some()
 }
 
+/// The variable for a group of the expression of a conditional redirect.
+const GROUP: &str = "redirect_";
+
+/// Settings that make the groups of an expression that a URL uses into variables, and the URL with these.
+pub(super) fn groups_as_variables(pattern: &str, to: &str, maps: &[String]) -> Option<(Vec<String>, String)> {
+    let (mut settings, mut to) = (Vec::new(), to.to_owned());
+    for number in 1..=9 {
+        if !values::variables(&to).contains(&number.to_string().as_str()) {
+            continue;
+        }
+        let name = format!("{GROUP}{number}");
+        if pattern.contains('\'') || maps.contains(&name) {
+            return None;
+        }
+        let only = with_only_group(pattern, number)?;
+        settings.push(format!("set {name} expr={}", text(&format!("$uri.extract(r'{only}')"))));
+        for group in [format!("${{{number}}}"), format!("${number}")] {
+            to = to.replace(&group, &format!("${{{name}}}"));
+        }
+    }
+    Some((settings, to))
+}
+
 impl<'d> Import<'d> {
+    /// A redirect of those requests of a location whose paths match: a `when` with its content.
+    ///
+    /// # Errors
+    /// Why it cannot be converted.
+    fn conditional_redirect(
+        &self,
+        location: Option<&Path>,
+        pattern: &str,
+        redirect: &Redirect,
+        lines: &Lines,
+    ) -> Result<(String, Lines), &'static str> {
+        if matches!(location, Some(Path::Named(_))) {
+            return Err("a named location has no redirects under conditions");
+        }
+        if lines.has("rewrite") {
+            return Err(
+                "its expression finds paths outside of the location too, and the path was changed before",
+            );
+        }
+        let (settings, to) = groups_as_variables(pattern, &redirect.to, &self.maps)
+            .filter(|_| !pattern.contains('\''))
+            .ok_or(
+                "its expression finds paths outside of the location too, and has a named group or a quote",
+            )?;
+        let mut inner = Lines::default();
+        settings.into_iter().for_each(|setting| inner.setting(setting));
+        Redirect { to, ..*redirect }.write(true, &mut inner);
+        Ok((format!("when {}", text(&format!("$uri.matches(r'{pattern}')"))), inner))
+    }
+
     /// The response of `return`.
     ///
     /// # Errors
@@ -201,11 +257,8 @@ impl<'d> Import<'d> {
         }
         for (index, directive) in all.iter().enumerate() {
             let (pattern, to, flag) = (directive.word(0), directive.word(1), directive.word(2));
-            if let Err(error) = regex::Regex::new(pattern) {
-                let error = error.to_string();
-                let last =
-                    error.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
-                self.leave(directive, &last, lines);
+            if let Err(why) = Regex::new(pattern, false) {
+                self.leave(directive, &why, lines);
                 continue;
             }
             if let Some(unknown) = values::unknown_variable(to, &self.maps) {
@@ -217,7 +270,12 @@ impl<'d> Import<'d> {
                 to.starts_with("http://") || to.starts_with("https://") || to.starts_with("$scheme");
             if is_away || ["redirect", "permanent"].contains(&flag) {
                 let status = if flag == "permanent" { 301 } else { 302 };
-                let to = absolute(to, chain);
+                let to =
+                    match to.starts_with("$1") && pattern.starts_with("^(") && !pattern.starts_with("^(?") {
+                        // The group begins with the slash of the path.
+                        true => absolute(&format!("/{to}"), chain).replacen("/$1", "$1", 1),
+                        false => absolute(to, chain),
+                    };
                 // The query is kept unless the new URL ends with a question mark.
                 let (to, keeps_query) = match to.strip_suffix('?') {
                     Some(to) => (to.to_owned(), false),
@@ -236,16 +294,14 @@ impl<'d> Import<'d> {
                         redirects.all = Some(redirect(&to));
                         break;
                     }
-                    Confined::No => {
-                        let why =
-                            format!("{directive}: its expression finds paths outside of the location too");
-                        self.leave(
-                            directive,
-                            "its expression finds paths outside of the location too",
-                            lines,
-                        );
-                        redirects.lost = Some(why);
-                    }
+                    Confined::No => match self.conditional_redirect(location, pattern, &redirect(&to), lines)
+                    {
+                        Ok((condition, inner)) => lines.block(&[], condition, inner),
+                        Err(why) => {
+                            redirects.lost = Some(format!("{directive}: {why}"));
+                            self.leave(directive, why, lines);
+                        }
+                    },
                 }
                 continue;
             }

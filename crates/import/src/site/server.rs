@@ -1,5 +1,7 @@
 //! Converts `server` blocks into sites.
 
+use flatout_expression::Regex;
+
 use crate::nginx::Directive;
 
 use super::Import;
@@ -230,7 +232,7 @@ impl<'d> Import<'d> {
             return false;
         };
         let Some((group, _)) = rest.split_once('>') else { return false };
-        let is_only = regex::Regex::new(pattern).is_ok_and(|regex| regex.captures_len() == 2);
+        let is_only = Regex::new(pattern, false).is_ok_and(|regex| regex.captures_len() == 2);
         // Texts of expressions are bytes.
         let is_plain = !pattern.contains(['\'', '$']) || pattern.ends_with('$') && !pattern.contains('\'');
         if !is_only

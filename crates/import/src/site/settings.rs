@@ -49,7 +49,7 @@ impl<'d> Import<'d> {
             return self.fates.carried(directive);
         }
         if directive.name == "expires" && directive.texts().iter().any(|text| text.contains('$')) {
-            return self.expires_of_variable(directive, chain, lines);
+            return self.expires_of_variable(directive, lines);
         }
         match plain(directive, level, chain) {
             None => {}

@@ -55,11 +55,9 @@ impl<'d> Import<'d> {
             return Err("$request_uri is supported only as the whole path".to_owned());
         }
         let has_group = names.iter().any(|name| name.len() == 1 && name.as_bytes()[0].is_ascii_digit());
-        let (pattern, ignore_case) = match path {
+        let (pattern, ignore_case) = match path.and_then(Path::pattern) {
             _ if !has_group => ("^", false),
-            Some(Path::Regex { pattern, ignore_case, .. }) if !is_rewritten => {
-                (pattern.as_str(), *ignore_case)
-            }
+            Some(own) if !is_rewritten => own,
             _ => return Err("its groups need a location with an expression, without rewrites".to_owned()),
         };
         let ignore_case = if ignore_case { " ignore-case=on" } else { "" };

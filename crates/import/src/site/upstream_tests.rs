@@ -75,7 +75,7 @@ fn redirects_and_cookies_of_upstreams_are_changed_as_in_nginx() {
         ("proxy_redirect http://a/ /;", "proxy-redirect \"http://a/\" \"/\""),
         ("proxy_redirect http://a/ $scheme://$host/;", "proxy-redirect \"http://a/\" \"$scheme://$host/\""),
         ("proxy_redirect ~^http://[^/]+(/.+)$ $1;", "proxy-redirect \"~^http://[^/]+(/.+)$\" \"$1\""),
-        ("proxy_redirect ~*^http://a(?=x) /;", "// not converted: proxy_redirect"),
+        ("proxy_redirect ~*http://a(?=x) /;", "// not converted: proxy_redirect"),
         ("proxy_redirect http://$nonesuch/ /;", "the variable $nonesuch is not supported"),
         ("proxy_cookie_domain .a.b .c.d;", "proxy-cookie-domain \"a.b\" \"c.d\""),
         ("proxy_cookie_domain ~\\.(org)$ x.$1;", "proxy-cookie-domain \"~*\\\\.(org)$\" \"x.$1\""),

@@ -1,7 +1,7 @@
 //! Rules under conditions, checked and prepared.
 
+use flatout_expression::Regex;
 use flatout_observe::observed::RequestLogs;
-use regex::bytes::Regex;
 
 use super::super::expires::CompiledExpires;
 use super::super::facts::Uses;
@@ -188,7 +188,9 @@ pub(crate) fn resolved(
                 *fact = Variable::Capture(at);
                 Ok(())
             }
-            Variable::Map(at) if *at >= counts.maps => Err(place.fault(format!("no map {at}"))),
+            Variable::Map(at) | Variable::ResponseMap(at) if *at >= counts.maps => {
+                Err(place.fault(format!("no map {at}")))
+            }
             Variable::Set(at) if *at >= counts.sets => Err(place.fault(format!("no variable {at}"))),
             _ => Ok(()),
         })?;
@@ -207,7 +209,7 @@ pub(crate) fn resolved_for_requests(
     place: Place,
 ) -> Result<Vec<Condition>, Fault> {
     let conditions = resolved(conditions, expression, counts, place)?;
-    let is_late = |condition: &&Condition| condition.facts().iter().any(super::super::render::is_of_response);
+    let is_late = |condition: &&Condition| condition.facts().iter().any(Variable::is_of_response);
     match conditions.iter().find(is_late) {
         Some(late) => Err(place.fault(format!(
             "the condition `{}` depends on the response, which does not exist yet",

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use flatout_expression::Regex;
 use flatout_wire::Status;
-use regex::bytes::Regex;
 
 use super::super::access::AccessList;
 use super::super::basic::Basic;

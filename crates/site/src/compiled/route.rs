@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use flatout_expression::Regex;
 use flatout_wire::Status;
 use flatout_wire::field::{is_field_value, is_token};
-use regex::bytes::Regex;
 
 use super::super::cors::CompiledCors;
 use super::super::expires::CompiledExpires;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
+use flatout_expression::Regex;
 use foldhash::fast::RandomState;
-use regex::bytes::Regex;
 
 use super::super::access::Ranges;
 use super::super::fault::Place;

@@ -12,13 +12,13 @@ mod keys;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use regex::bytes::Regex;
+use flatout_expression::Regex;
 
 use super::cost::steps_of;
 use super::facts::Uses;
 use super::fault::{Fault, Place};
 use super::plan::{
-    Condition, CrawlerAddresses, Map, MapFile, Plan, SetValue, SetVariable, Template, Variable,
+    Condition, CrawlerAddresses, Map, MapFile, Piece, Plan, SetValue, SetVariable, Template, Variable,
 };
 use super::render::{Captures, Paths, Text, View};
 use file::{FileForm, FileTable};
@@ -38,7 +38,7 @@ const VALUE_BYTES_MAX: usize = flatout_expression::TEXT_BYTES_MAX;
 /// The maps and variables of a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    maps: Vec<MapTable>,
+    maps: Vec<Arc<MapTable>>,
     sets: Vec<CompiledSet>,
     /// The name of a crawler, and its addresses. Several files may be those of one crawler.
     crawlers: Vec<(String, Arc<FileTable>)>,
@@ -52,7 +52,7 @@ pub(crate) struct TableCounts {
 }
 
 #[derive(Debug)]
-struct MapTable {
+pub(crate) struct MapTable {
     source: Text,
     keys: Keys,
     values: Vec<Text>,
@@ -97,7 +97,7 @@ impl Tables {
         let mut tables = Tables::default();
         for (at, map) in maps.iter().enumerate() {
             let table = MapTable::new(map, at, &tables)?;
-            tables.maps.push(table);
+            tables.maps.push(Arc::new(table));
         }
         for (at, set) in sets.iter().enumerate() {
             let set = CompiledSet::new(set, TableCounts { maps: maps.len(), sets: at }, &tables)?;
@@ -148,6 +148,11 @@ impl Tables {
         steps
     }
 
+    /// A map, for what has to wait for the response.
+    pub(crate) fn map(&self, at: usize) -> Option<Arc<MapTable>> {
+        self.maps.get(at).cloned()
+    }
+
     fn files(&self) -> impl Iterator<Item = &Arc<FileTable>> {
         let of_crawlers = self.crawlers.iter().map(|(_, file)| file);
         self.maps.iter().filter_map(|map| map.file.as_ref()).chain(of_crawlers)
@@ -170,23 +175,61 @@ impl MapTable {
         let place = Place::Map(at);
         let counts = TableCounts { maps: at, sets: 0 };
         let keys = Keys::new(map.cases.iter().map(|(key, _)| key)).map_err(|reason| place.fault(reason))?;
-        let value = |template: &Template| Text::new(template, None, counts, place);
+        let value = |template: &Template| Text::of_response(template, None, counts, place);
         let source = value(&map.source)?;
         let values = map.cases.iter().map(|(_, to)| value(to)).collect::<Result<Vec<_>, Fault>>()?;
         let default = value(&map.default)?;
         // Groups in a value are those of its key.
         let uses =
             values.iter().chain([&default]).fold(Uses::NOTHING, |all, text| all.and(text.uses(tables)));
+        let uses = uses.without(Uses::CAPTURES).and(source.uses(tables));
+        if uses.has(Uses::RESPONSE) {
+            let of_values = values.iter().chain([&default]).flat_map(Text::variables);
+            let of_values = of_values.filter(|variable| !matches!(variable, Variable::Capture(_)));
+            let mut variables = source.variables().chain(of_values);
+            if variables.any(|variable| !is_of_response_alone(variable)) {
+                return Err(place.fault(
+                    "it depends on the response, so its texts can have no other variables than those of the response, and the groups of its keys",
+                ));
+            }
+        }
         let open = |file: &MapFile| FileTable::open(&file.path, FileForm::Map(file.kind));
         let file = map.file.as_ref().map(open).transpose().map_err(|reason| place.fault(reason))?;
-        Ok(MapTable {
-            uses: uses.without(Uses::CAPTURES).and(source.uses(tables)),
-            source,
-            keys,
-            values,
-            default,
-            file: file.map(Arc::new),
-        })
+        Ok(MapTable { uses, source, keys, values, default, file: file.map(Arc::new) })
+    }
+}
+
+/// Whether a variable's value is known with the response and nothing else.
+fn is_of_response_alone(variable: &Variable) -> bool {
+    variable.is_of_response() && !matches!(variable, Variable::Body | Variable::ResponseMap(_))
+}
+
+impl MapTable {
+    /// The value for a response, whose variables `write` writes.
+    pub(crate) fn value_of(&self, write: impl Fn(&Variable, &mut Vec<u8>)) -> Vec<u8> {
+        let render = |template: &Text, captured: Option<&Captures>| {
+            let mut out = Vec::new();
+            for piece in template.pieces() {
+                match piece {
+                    Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
+                    Piece::Variable(Variable::Capture(at)) => {
+                        out.extend_from_slice(captured.map_or(&[], |captured| captured.group(*at)));
+                    }
+                    Piece::Variable(variable) => write(variable, &mut out),
+                }
+            }
+            out
+        };
+        let source = render(&self.source, None);
+        if let Some((at, expression)) = self.keys.find(&source) {
+            let captured = expression.and_then(|expression| Captures::of(expression, &source));
+            return self.values.get(at).map_or(Vec::new(), |value| render(value, captured.as_ref()));
+        }
+        let mut value = Vec::new();
+        if self.file.as_ref().is_some_and(|file| file.write(&source, &mut value)) {
+            return value;
+        }
+        render(&self.default, None)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::condition::{Condition, Expression};
 use super::net::Net;
-use super::template::Template;
+use super::template::{Piece, Template};
 
 /// A table that turns one text into another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -20,6 +20,15 @@ pub struct Map {
     pub default: Template,
     /// A file with more entries.
     pub file: Option<MapFile>,
+}
+
+impl Map {
+    /// Whether it depends on the response: only rules of responses can use it then, as [`Variable::ResponseMap`].
+    pub fn is_of_response(&self) -> bool {
+        let values = self.cases.iter().map(|(_, value)| value);
+        let mut pieces = values.chain([&self.source, &self.default]).flat_map(|template| &template.0);
+        pieces.any(|piece| matches!(piece, Piece::Variable(variable) if variable.is_of_response()))
+    }
 }
 
 /// A key of a map. Exact texts are looked up first, then the longest name with a wildcard, then the smallest network, then ranges of

@@ -78,6 +78,8 @@ pub enum Variable {
     NamedCapture(String),
     /// The result of a map; the index in [`Plan::maps`](super::Plan::maps).
     Map(usize),
+    /// The same of a map that depends on the response, for rules of responses.
+    ResponseMap(usize),
     /// The value of a variable of the file; the index in [`Plan::sets`](super::Plan::sets).
     Set(usize),
     /// `HTTP/1.0`, `HTTP/1.1` or `HTTP/2.0`.
@@ -178,6 +180,23 @@ pub enum BadTemplate {
         /// Its byte position.
         at: usize,
     },
+}
+
+impl Variable {
+    /// Whether only rules of responses know it.
+    pub fn is_of_response(&self) -> bool {
+        matches!(
+            self,
+            Variable::Status
+                | Variable::ResponseHeader(_)
+                | Variable::ResponseCookie(_)
+                | Variable::CacheOutcome
+                | Variable::UpstreamStatus
+                | Variable::Upstream(_)
+                | Variable::ResponseMap(_)
+                | Variable::Body
+        )
+    }
 }
 
 impl Template {

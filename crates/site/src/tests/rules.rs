@@ -292,6 +292,55 @@ fn fields_of_both_directions_are_changed() {
 }
 
 #[test]
+fn maps_of_the_response_are_for_rules_of_responses() {
+    let of_response = |text: &str| Template::parse(text, |_| Some(Variable::ResponseMap(0))).unwrap();
+    let regex = |pattern: &str| plan::MapKey::Regex { pattern: pattern.to_owned(), ignore_case: true };
+    let frames = Map {
+        name: "frames".to_owned(),
+        source: template("$status $sent_http_x_upstream"),
+        cases: vec![
+            (plan::MapKey::Exact("200 yes".to_owned()), template("DENY")),
+            (regex("^(4..) "), template("refused $1")),
+        ],
+        default: Template::default(),
+        file: None,
+    };
+    let route = Route {
+        rules: Rules {
+            response_fields: vec![
+                field("X-Frame-Options", FieldChange::Set(of_response("$frames"))),
+                field("X-Both", FieldChange::Set(of_response("$request_method $frames"))),
+            ],
+            ..Rules::default()
+        },
+        ..to_upstream("/")
+    };
+    let mut plan = plan_of(vec![route.clone()]);
+    plan.maps = vec![frames.clone()];
+    let answer = TestClient::new(&plan).get("/");
+    assert!(answer.fields.ends_with("X-Frame-Options: DENY\r\nX-Both: GET DENY\r\n"), "{answer:?}");
+    let mut refused = route.clone();
+    refused.rules.access = vec![access(Verdict::Deny, "all")];
+    plan.sites[0].routes = vec![refused];
+    let answer = TestClient::new(&plan).get("/");
+    assert!(answer.fields.contains("X-Frame-Options: refused 403\r\n"), "{answer:?}");
+    // A request does not know it yet.
+    let mut early = route.clone();
+    early.rules.request_fields = vec![field("X-Early", FieldChange::Set(of_response("$frames")))];
+    plan.sites[0].routes = vec![early];
+    let fault = crate::check(&plan).unwrap_err();
+    assert!(fault.to_string().contains("only response-header has those"), "{fault}");
+    // And the map does not know the request.
+    plan.sites[0].routes = vec![route];
+    plan.maps[0].source = template("$status $request_method");
+    let fault = crate::check(&plan).unwrap_err();
+    assert!(
+        fault.to_string().contains("map 1") && fault.to_string().contains("no other variables"),
+        "{fault}"
+    );
+}
+
+#[test]
 fn error_pages_replace_errors() {
     let error_page = |statuses, text: &str, of_upstreams| ErrorPage {
         statuses: vec![statuses],
