@@ -498,7 +498,7 @@ fn restrictions_are_converted_or_their_location_closed() {
         ),
         (
             "location ~ ^/(?=private) { proxy_pass http://HANDLER; } location / { }",
-            &[("/private/secret.txt", 501)],
+            &[("/private/secret.txt", 502)],
         ),
         ("location ~ (.)\\1 { return 403; } location / { }", &[("/page.html", 501)]),
         ("location / { ssi on; }", &[("/page.html", 501)]),

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_closed_by_the_threads_whatever_waits() {
+    fn files_are_closed_by_the_threads_of_their_folder() {
         let threads = Arc::new(Threads::default());
         let (sender, receiver) = channel::<()>();
         let receiver = Arc::new(Mutex::new(receiver));
