@@ -23,7 +23,7 @@ pub struct Map {
 }
 
 impl Map {
-    /// Whether it depends on the response: only rules of responses can use it then, as [`Variable::ResponseMap`].
+    /// Whether it depends on the response: only rules of responses can use it then, as [`Variable::ResponseMap`](super::Variable::ResponseMap).
     pub fn is_of_response(&self) -> bool {
         let values = self.cases.iter().map(|(_, value)| value);
         let mut pieces = values.chain([&self.source, &self.default]).flat_map(|template| &template.0);
