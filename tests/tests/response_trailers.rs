@@ -91,6 +91,9 @@ fn responses_without_chunks_have_no_trailer_fields() {
         ("GET /empty HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", ""),
     ] {
         let text = raw(&server, request);
+        // They keep their length.
+        let has_length = text.to_ascii_lowercase().contains("\r\ncontent-length: ");
+        assert_eq!(has_length, !request.contains("/empty"), "{request} {text}");
         assert!(text.ends_with(&format!("\r\n\r\n{body}")) && !text.contains("X-"), "{request} {text}");
     }
 }

@@ -98,7 +98,12 @@ fn split(pattern: &str) -> (String, Vec<(String, bool)>) {
         let Some((group, behind)) = rest.split_at_checked(bytes) else { return none() };
         let Some(inner) = group.get("(?!".len()..group.len() - 1) else { return none() };
         let ahead = format!("{start}(?:{inner})");
-        groups += regex::bytes::Regex::new(&ahead).map_or(0, |regex| regex.captures_len() - 1);
+        let count = regex::bytes::Regex::new(&ahead).map_or(0, |regex| regex.captures_len() - 1);
+        // What groups match in look-ahead that must match stays known behind it.
+        if is_wanted && count > 0 {
+            return none();
+        }
+        groups += count;
         parts.push((ahead, is_wanted));
         rest = behind;
     }
@@ -239,6 +244,7 @@ mod tests {
             "^/(?!a)*",
             "(?<=a)b",
             "^/(?!a(?!b))",
+            "^/(?=(a))",
             r"^\d(?!a)",
             "^/(?!a",
         ] {

@@ -98,9 +98,7 @@ impl Files {
         let mut request = Request::detached(head, &path, RequestBody::NONE);
         request.number = origin.number();
         for _ in 0..FETCHES_MAX {
-            let Some(fetched) = self.ask(needed).await else { break };
-            let threads = self.site.remote.clone();
-            let _closing = threads.map(|threads| Closing::new(threads, fetched.file()));
+            let Some((fetched, _closing)) = self.ask(needed).await else { break };
             self.fetched.replace(Some(fetched));
             self.respond(&request, &mut response);
             self.fetched.take();
@@ -114,10 +112,15 @@ impl Files {
         response
     }
 
-    async fn ask(&self, needed: Needed) -> Option<Fetched> {
+    /// What is needed, and what has its file closed, also if the request is gone by then.
+    async fn ask(&self, needed: Needed) -> Option<(Fetched, Closing)> {
         let threads = self.site.remote.as_ref()?;
-        let site = self.site.clone();
-        let fetched = threads.run(move || needed.fetch(&site))?;
+        let (site, closer) = (self.site.clone(), threads.clone());
+        let fetched = threads.run(move || {
+            let fetched = needed.fetch(&site);
+            let closing = Closing::new(closer, fetched.file());
+            (fetched, closing)
+        })?;
         timeout(OPEN_TIME_MAX, fetched).await.ok()?.ok()
     }
 }

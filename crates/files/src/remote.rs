@@ -48,6 +48,8 @@ struct ThreadPool {
 #[derive(Default)]
 struct PoolState {
     jobs: VecDeque<Job>,
+    /// Files that nobody uses any more. They take no places of jobs; there are no more than open files.
+    closing: Vec<File>,
     threads: usize,
     /// Those without a job.
     idle: usize,
@@ -69,28 +71,35 @@ impl Threads {
                 let _ = sender.send(function());
             }
         });
-        self.push(job, JOBS_MAX).then_some(receiver)
-    }
-
-    /// Adds a job, unless so many wait already. Returns whether it did.
-    fn push(&self, job: Job, jobs_max: usize) -> bool {
         let mut state = self.0.lock();
-        if state.jobs.len() >= jobs_max {
-            return false;
-        }
-        if state.idle <= state.jobs.len() && state.threads < THREADS_MAX {
-            let shared = self.0.clone();
-            let thread = std::thread::Builder::new().name("files-remote".to_owned());
-            match thread.spawn(move || shared.work()) {
-                Ok(_) => state.threads += 1,
-                Err(_) if state.threads == 0 => return false,
-                Err(_) => {}
-            }
+        if state.jobs.len() >= JOBS_MAX || !self.has_thread(&mut state) {
+            return None;
         }
         state.jobs.push_back(job);
         drop(state);
         self.0.changed.notify_one();
-        true
+        Some(receiver)
+    }
+
+    /// Has a file closed.
+    fn close(&self, file: File) {
+        let mut state = self.0.lock();
+        // Without a thread it is closed here.
+        if self.has_thread(&mut state) {
+            state.closing.push(file);
+            drop(state);
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Starts a thread, if all have something to do. Returns whether there is any.
+    fn has_thread(&self, state: &mut PoolState) -> bool {
+        if state.idle <= state.jobs.len() + state.closing.len() && state.threads < THREADS_MAX {
+            let shared = self.0.clone();
+            let thread = std::thread::Builder::new().name("files-remote".to_owned());
+            state.threads += usize::from(thread.spawn(move || shared.work()).is_ok());
+        }
+        state.threads > 0
     }
 }
 
@@ -112,14 +121,23 @@ impl ThreadPool {
         cpu::unpin();
         let mut state = self.lock();
         loop {
-            match state.jobs.pop_front() {
-                Some(job) => {
+            // Neither waits for all of the other.
+            let closes_first = state.closing.len() > state.jobs.len();
+            let file = if closes_first { state.closing.pop() } else { None };
+            let job = if closes_first { None } else { state.jobs.pop_front() };
+            match (file, job) {
+                (Some(file), _) => {
+                    drop(state);
+                    drop(file);
+                    state = self.lock();
+                }
+                (None, Some(job)) => {
                     drop(state);
                     job();
                     state = self.lock();
                 }
-                None if state.is_closing => return,
-                None => {
+                (None, None) if state.is_closing => return,
+                (None, None) => {
                     state.idle += 1;
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                     state.idle -= 1;
@@ -144,9 +162,9 @@ impl Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        if let Some(file) = self.file.take() {
-            // Without a limit of its own: there are no more than open files.
-            self.threads.push(Box::new(move || drop(file)), usize::MAX);
+        // Whoever is the last one of its users has it closed.
+        if let Some(file) = self.file.take().and_then(Arc::into_inner) {
+            self.threads.close(file);
         }
     }
 }
@@ -277,15 +295,17 @@ mod tests {
             threads.run(move || receiver.lock().unwrap().recv())
         };
         let hanging: Vec<_> = (0..THREADS_MAX + JOBS_MAX).map(hang).collect();
-        let file = Arc::new(File::open("/dev/null").unwrap());
-        let kept = Arc::downgrade(&file);
+        assert!(threads.run(|| ()).is_none(), "no place is left");
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let file = Arc::new(File::from(std::os::fd::OwnedFd::from(writer)));
+        let other = file.clone();
         drop(Closing::new(threads.clone(), Some(file)));
-        assert!(kept.upgrade().is_some(), "it waits for a thread, and not here");
+        assert!(threads.0.lock().closing.is_empty(), "it is still used");
+        drop(Closing::new(threads.clone(), Some(other)));
+        assert_eq!(threads.0.lock().closing.len(), 1, "it waits for a thread, and not here");
         drop(sender);
         drop(hanging);
-        while kept.upgrade().is_some() {
-            std::thread::yield_now();
-        }
+        assert_eq!(std::io::Read::read(&mut reader, &mut [0]).unwrap(), 0, "it is closed");
         drop(Closing::new(threads, None));
     }
 

@@ -15,7 +15,7 @@ use super::rewrite::{Goal, split_at_question_mark};
 use super::steps::{RequestContext, Step};
 use super::upstream_redirect::UpstreamRedirect;
 use super::worker::SiteWorker;
-use flatout_gateway::ResponseOrigin;
+use flatout_gateway::{Client, ResponseOrigin};
 
 /// How often a request may continue at another route, as in nginx.
 pub(crate) const REROUTES_MAX: u8 = 10;
@@ -42,6 +42,8 @@ pub(crate) struct Rerouted {
     pub(crate) was_limited: bool,
     /// Fields of the response of an upstream that has sent it here.
     pub(crate) kept: Vec<(String, Vec<u8>)>,
+    /// Its client, if a route that it came by has decided that: it stays who it is.
+    pub(crate) client: Option<Client>,
     count: u8,
 }
 
@@ -122,6 +124,7 @@ impl RequestContext<'_> {
             self.all_guards().any(|guards| !guards.rates.is_empty() || !guards.gates.is_empty());
         let before = self.progress.rerouted.take();
         let error_before = before.as_ref().and_then(|before| before.error);
+        let client = before.as_ref().and_then(|before| before.client).or_else(|| self.client_of_route());
         self.progress.rerouted = Some(Box::new(Rerouted {
             goal,
             named,
@@ -132,6 +135,7 @@ impl RequestContext<'_> {
             },
             was_limited: was_limited || before.is_some_and(|before| before.was_limited),
             kept: Vec::new(),
+            client,
             count,
         }));
         self.restart();
@@ -145,6 +149,8 @@ impl RequestContext<'_> {
     /// Sends the request where its upstream has left the response to. The limits have counted it.
     pub(crate) fn follow_upstream(&mut self, redirect: UpstreamRedirect) {
         let UpstreamRedirect { goal, named, kept, reroutes } = redirect;
+        let before = self.progress.rerouted.as_ref().and_then(|before| before.client);
+        let client = before.or_else(|| self.client_of_route());
         self.progress.rerouted = Some(Box::new(Rerouted {
             goal,
             named,
@@ -152,9 +158,15 @@ impl RequestContext<'_> {
             has_own_status: false,
             was_limited: true,
             kept,
+            client,
             count: reroutes + 1,
         }));
         self.restart();
+    }
+
+    /// The client, if the route has decided who that is.
+    fn client_of_route(&self) -> Option<Client> {
+        self.guards.clients.is_some().then_some(self.resolution.client)
     }
 
     fn restart(&mut self) {

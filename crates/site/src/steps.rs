@@ -238,6 +238,9 @@ impl<'a> RequestContext<'a> {
             None => worker.compiled.resolve(&request.head, request.path, &origin),
             Some(decision) => worker.compiled.follow(*decision, &request.head, request.path, arrival),
         };
+        if let Some(client) = progress.rerouted.as_ref().and_then(|rerouted| rerouted.client) {
+            resolution.client = client;
+        }
         resolution.client.is_early = request.tls.is_some_and(|tls| tls.is_early());
         let mut context = RequestContext {
             guards: worker.guards(&resolution),
@@ -258,7 +261,9 @@ impl<'a> RequestContext<'a> {
     /// Who the client is for this route, and which blocks are in force for it.
     #[cold]
     fn decide_first(&mut self, worker: &SiteWorker) {
-        if let Some(clients) = self.guards.clients.as_ref().filter(|_| !self.resolution.is_for_render) {
+        let is_decided = self.resolution.is_for_render
+            || self.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.client.is_some());
+        if let Some(clients) = self.guards.clients.as_ref().filter(|_| !is_decided) {
             let is_early = self.resolution.client.is_early;
             self.resolution.client = Client { is_early, ..clients.of_request(&self.request) };
         }

@@ -26,6 +26,8 @@ const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
 pub(super) struct Segments {
     dir: PathBuf,
+    /// The folder itself, to have names in it on the disk.
+    folder: File,
     bytes_max: AtomicU64,
     state: Mutex<SegmentList>,
     /// Locked for as long as this process uses the folder. Others cannot open it, so they cannot lock it either.
@@ -89,8 +91,9 @@ impl Segments {
             state.bytes += bytes;
             state.files.push(Segment { number, file: Arc::new(file), bytes });
         }
+        let folder = File::open(dir)?;
         let (dir, state) = (dir.to_owned(), Mutex::new(state));
-        Ok(Segments { dir, bytes_max: AtomicU64::new(bytes_max), state, lock })
+        Ok(Segments { dir, folder, bytes_max: AtomicU64::new(bytes_max), state, lock })
     }
 
     /// Changes the size.
@@ -232,7 +235,7 @@ impl Segments {
                 .or_else(|_| file.file.set_len(0));
         }
         // Otherwise a loss of power could bring them back.
-        let _ = File::open(&self.dir).and_then(|folder| folder.sync_all());
+        let _ = self.sync_names();
         files.into_iter().map(|file| file.number).collect()
     }
 
@@ -248,10 +251,18 @@ impl Segments {
         }
         last.file.sync_data()?;
         if self.state().named < last.number {
-            File::open(&self.dir)?.sync_all()?;
+            self.sync_names()?;
             self.state().named = last.number;
         }
         Ok(())
+    }
+
+    /// Flushes the names of files. Some file systems keep those by themselves, and refuse this.
+    fn sync_names(&self) -> io::Result<()> {
+        match rustix::fs::fsync(&self.folder) {
+            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::BADF) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Reads a record, if it is in the page cache.

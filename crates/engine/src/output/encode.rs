@@ -113,7 +113,8 @@ impl Output {
         if !response.hints().is_empty() {
             machine.inform(Status::EARLY_HINTS, response.hints(), &mut self.bytes);
         }
-        let trailers = response.trailers().to_vec();
+        let has_trailers = !response.trailers().is_empty() && machine.takes_trailers();
+        let trailers = if has_trailers { response.trailers().to_vec() } else { Vec::new() };
         let body = response.take_body();
         let status = match body {
             Body::Take(_) => response.status(),

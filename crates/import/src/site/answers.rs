@@ -75,6 +75,12 @@ impl<'d> Import<'d> {
         if let Some(alias) = own("alias") {
             return self.alias(alias, path, chain, lines);
         }
+        if let Some(outer) = outer_alias(chain) {
+            return self.close(
+                &format!("{outer}: the alias of an outer location is not converted for inner ones"),
+                lines,
+            );
+        }
         let Some(root) = chain.find("root").filter(|root| !root.word(0).contains('$')) else {
             if path.is_some() {
                 lines.comment("no root is set");
@@ -360,6 +366,14 @@ impl<'d> Import<'d> {
         lines.setting(line("try-files", root));
         lines.setting(format!("reroute {}", text(to)));
     }
+}
+
+/// The alias of an outer location that nginx uses here.
+fn outer_alias<'d>(chain: &Chain<'d>) -> Option<&'d Directive> {
+    let of_folders = chain.of_route().iter().find_map(|level| {
+        level.iter().find(|directive| ["root", "alias"].contains(&directive.name.as_str()))
+    });
+    of_folders.filter(|directive| directive.name == "alias")
 }
 
 /// Where a `rewrite` sends all paths, with the query.

@@ -22,8 +22,7 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) {
         // An upstream that gets the client's Host puts that into its redirects.
-        let location =
-            path.and_then(|path| path.exact().or(path.prefix())).filter(|_| !authority.starts_with("unix:"));
+        let location = path.and_then(Path::plain).filter(|_| !authority.starts_with("unix:"));
         let default = location.map(|location| {
             let from = format!("{scheme}://{authority}{}", uri.unwrap_or(location));
             format!(

@@ -313,6 +313,52 @@ fn expressions_inside_a_location_are_routes_of_that() {
     }
 }
 
+/// As in nginx, what restricts a location restricts those inside it, and what is not inherited here closes them.
+#[test]
+fn inner_places_inherit_restrictions() {
+    for (rules, expected, never) in [
+        (
+            "location ^~ /a/ { internal; location ~ x { expires 1h; } } location /p { proxy_pass http://p; }",
+            "when=\"$uri.matches(r'x')\" entry=internal",
+            "never",
+        ),
+        (
+            "location /a/ { internal; location = /a/b { proxy_pass http://p; } }",
+            "route \"/a/b\" match=exact entry=internal",
+            "never",
+        ),
+        (
+            "location /a { limit_except GET { deny all; } if ($arg_a) { proxy_pass http://p; } proxy_pass http://q; }",
+            "respond 501",
+            "proxy \"",
+        ),
+        (
+            "location ^~ /a/ { alias /s/; location ~ x { expires 1h; } }",
+            "matches(r'x')\" { | expires \"1h\" | respond 501",
+            "files \"/r\"",
+        ),
+        (
+            "location /a { if ($arg_a) { return 403; } rewrite ^/a/(.*)$ http://o/$1 redirect; }",
+            "status=302",
+            "match=regex",
+        ),
+        (
+            "location /a { rewrite /q(.*)$ /n?x=1 permanent; }",
+            "&& query == ''\" { | redirect \"$scheme://$http_host/n?x=1\" status=301",
+            "match=regex",
+        ),
+        (
+            "location /a { if ($args ~ \"\\<\\?php\") { return 403; } }",
+            "$args.matches(r'<\\\\?php')",
+            "never",
+        ),
+    ] {
+        let text = of_server(&format!("root /r; {rules}"));
+        let place = text.split_once(" | route ").map_or("", |(_, places)| places);
+        assert!(text.contains(expected) && !place.contains(never), "{rules}\n{text}");
+    }
+}
+
 #[test]
 fn the_last_table_of_a_name_counts() {
     let text = imported(

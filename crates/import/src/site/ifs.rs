@@ -27,7 +27,9 @@ impl<'d> Import<'d> {
                 && it.inner().iter().any(|inner| closed::PASSES.contains(&inner.name.as_str()))
                 && !it.inner().iter().any(|inner| is_rule(inner) || has_groups(inner))
         };
+        let has_limits = chain.own().iter().any(|it| it.name == "limit_except");
         if !passes(directive)
+            || has_limits
             || chain.is_server(0)
             || chain.own().iter().any(|it| is_rule(it) && !passes(it) && !is_redirect(it))
         {

@@ -91,6 +91,14 @@ impl Path {
         }
     }
 
+    /// The plain path that its requests have or begin with.
+    pub(super) fn plain(&self) -> Option<&str> {
+        match self {
+            Path::Within { outer, pattern: None, .. } => outer.plain(),
+            _ => self.exact().or(self.prefix()),
+        }
+    }
+
     /// Whether it may find the path of a folder.
     pub(super) fn may_be_folder(&self) -> bool {
         // Such as `\\.(css|js)$`.
@@ -346,7 +354,8 @@ impl<'d> Import<'d> {
         let mut lines = Lines::default();
         self.fates.carried(location);
         // It cannot be reached from outside.
-        let is_internal = location.inner().iter().any(|directive| directive.name == "internal");
+        // Inner locations inherit it.
+        let is_internal = chain.find_in_route("internal").is_some();
         let is_page = path.exact().or(path.prefix()).is_some_and(|uri| is_error_page(uri, chain.server()));
         if is_internal && !is_page && !may_be_sent_to(path, chain.server()) {
             location.inner().iter().for_each(|directive| self.fates.carried(directive));

@@ -37,6 +37,7 @@ mod named;
 mod named_groups;
 mod out;
 mod pattern;
+mod pcre;
 mod proxy;
 mod real_ip;
 mod referers;
@@ -83,7 +84,8 @@ pub struct Imported {
 
 /// The site file for a configuration.
 pub fn site_file(main: &[Directive]) -> Imported {
-    let main = &map_targets::expanded(&constants::replaced(&named_groups::numbered(main)));
+    let main =
+        &map_targets::expanded(&constants::replaced(&named_groups::numbered(&pcre::expressions(main))));
     let mut import = Import::default();
     let mut top = Lines::default();
     let (mut blocks, mut sites) = (Lines::default(), Lines::default());

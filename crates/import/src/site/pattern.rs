@@ -47,6 +47,9 @@ fn without_lookaround(pattern: &str) -> Option<String> {
     let mut text = pattern.to_owned();
     while let Some(at) = ["(?!", "(?=", "(?<!", "(?<="].iter().filter_map(|start| text.find(start)).min() {
         let end = at + group_bytes(text.get(at..)?)?;
+        if text.get(end..)?.starts_with(['*', '+', '?', '{']) {
+            return None;
+        }
         text.replace_range(at..end, "");
     }
     if text.is_empty() {
@@ -55,18 +58,70 @@ fn without_lookaround(pattern: &str) -> Option<String> {
     Some(text)
 }
 
+/// Where a character of an expression stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Plain,
+    /// Behind a backslash.
+    Escaped,
+    /// In brackets, or one of these.
+    Class,
+}
+
+/// Finds that for each character, from the first one on.
+#[derive(Default)]
+struct Places {
+    is_escaped: bool,
+    /// The characters of the class so far.
+    class: Option<String>,
+}
+
+impl Places {
+    fn next(&mut self, char: char) -> Place {
+        if std::mem::take(&mut self.is_escaped) {
+            return Place::Escaped;
+        }
+        self.is_escaped = char == '\\';
+        match (&mut self.class, char) {
+            (None, '[') => self.class = Some(String::new()),
+            (None, _) => return Place::Plain,
+            // At the start of a class it is one of its characters.
+            (Some(class), ']') if !matches!(class.as_str(), "" | "^") => self.class = None,
+            (Some(class), _) => class.push(char),
+        }
+        Place::Class
+    }
+}
+
+/// The expression with the meaning that PCRE gives to what is something else here: `\<` and `\>`, and brackets and doubled signs in a class.
+pub(super) fn translated(pattern: &str) -> String {
+    let mut text = String::with_capacity(pattern.len());
+    let (mut places, mut was_class) = (Places::default(), false);
+    let mut chars = pattern.chars().peekable();
+    while let Some(char) = chars.next() {
+        let place = places.next(char);
+        let before = text.chars().next_back();
+        let is_doubled = ['&', '-', '~'].contains(&char) && before == Some(char);
+        match (place, char) {
+            (Place::Escaped, '<' | '>') => {
+                text.pop();
+                text.push(char);
+            }
+            (Place::Class, '[') if was_class && chars.peek() != Some(&':') => text.push_str("\\["),
+            (Place::Class, _) if was_class && is_doubled => text.extend(['\\', char]),
+            _ => text.push(char),
+        }
+        was_class = places.class.is_some();
+    }
+    text
+}
+
 /// The parentheses of an expression's groups, with their positions: not those that are escaped or in a class.
 pub(super) fn parentheses(text: &str) -> impl Iterator<Item = (usize, char)> {
-    let (mut is_escaped, mut is_class) = (false, false);
+    let mut places = Places::default();
     text.char_indices().filter(move |(_, char)| {
-        let was_escaped = is_escaped;
-        is_escaped = *char == '\\' && !was_escaped;
-        match char {
-            '[' if !was_escaped => is_class = true,
-            ']' if !was_escaped => is_class = false,
-            _ => {}
-        }
-        matches!(char, '(' | ')') && !was_escaped && !is_class
+        let place = places.next(*char);
+        matches!(char, '(' | ')') && place == Place::Plain
     })
 }
 
@@ -107,6 +162,27 @@ fn group_bytes(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn signs_have_their_meaning_in_pcre() {
+        for (pattern, text, expected) in [
+            (r"\<\?php", "<?php", true),
+            (r"x\>y", "x>y", true),
+            ("/[a[x]]y", "/[]y", true),
+            ("[p&&q]z", "&z", true),
+            ("[a~~c]v", "~v", true),
+            ("[+--]v", ",v", true),
+            ("[[:alpha:]]1", "a1", true),
+            ("[[:alpha:]]1", ":1", false),
+            (r"[]\]a]b", "]b", true),
+        ] {
+            let regex = Regex::new(&translated(pattern), false).unwrap();
+            assert_eq!(regex.is_match(text.as_bytes()), expected, "{pattern} {text} {}", translated(pattern));
+        }
+        assert_eq!(translated(r"^/a(b)[c-d](?!x)\.php$"), r"^/a(b)[c-d](?!x)\.php$");
+        assert_eq!(with_only_group("[])(](a)", 1).as_deref(), Some("[])(](a)"));
+        assert_eq!(read("^/(?!a){0}b"), None);
+    }
 
     #[test]
     fn one_group_is_left() {

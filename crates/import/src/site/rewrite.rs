@@ -167,7 +167,7 @@ pub(super) fn groups_as_variables(pattern: &str, to: &str, maps: &[String]) -> O
 }
 
 impl<'d> Import<'d> {
-    /// A redirect of those requests of a location whose paths match: a `when` with its content.
+    /// A redirect of those requests of a location whose paths match: each `when` with its content.
     ///
     /// # Errors
     /// Why it cannot be converted.
@@ -177,7 +177,7 @@ impl<'d> Import<'d> {
         pattern: &str,
         redirect: &Redirect,
         lines: &Lines,
-    ) -> Result<(String, Lines), &'static str> {
+    ) -> Result<Vec<(String, Lines)>, &'static str> {
         if matches!(location, Some(Path::Named(_))) {
             return Err("a named location has no redirects under conditions");
         }
@@ -191,10 +191,20 @@ impl<'d> Import<'d> {
             .ok_or(
                 "its expression finds paths outside of the location too, and has a named group or a quote",
             )?;
-        let mut inner = Lines::default();
-        settings.into_iter().for_each(|setting| inner.setting(setting));
-        Redirect { to, ..*redirect }.write(true, &mut inner);
-        Ok((format!("when {}", text(&format!("$uri.matches(r'{pattern}')"))), inner))
+        let matches = format!("$uri.matches(r'{pattern}')");
+        let block = |condition: &str, to: &str, keeps_query: bool| {
+            let mut inner = Lines::default();
+            settings.iter().for_each(|setting| inner.setting(setting.clone()));
+            Redirect { to: to.to_owned(), keeps_query, ..*redirect }.write(true, &mut inner);
+            (format!("when {}", text(condition)), inner)
+        };
+        Ok(match redirect.keeps_query && to.contains('?') {
+            true => vec![
+                block(&format!("{matches} && query != ''"), &to, true),
+                block(&format!("{matches} && query == ''"), &to, false),
+            ],
+            false => vec![block(&matches, &to, redirect.keeps_query)],
+        })
     }
 
     /// The response of `return`.
@@ -282,7 +292,15 @@ impl<'d> Import<'d> {
                     None => (to, true),
                 };
                 let redirect = |to: &str| Redirect { to: to.to_owned(), status, keeps_query };
-                match location.map_or(Confined::Route, |path| confined(path, pattern, &to)) {
+                let confined = location.map_or(Confined::Route, |path| confined(path, pattern, &to));
+                // In a location it has a place among the rules of that.
+                if let (Confined::Route, Some(_)) = (&confined, location)
+                    && let Ok(blocks) = self.conditional_redirect(location, pattern, &redirect(&to), lines)
+                {
+                    blocks.into_iter().for_each(|(condition, inner)| lines.block(&[], condition, inner));
+                    continue;
+                }
+                match confined {
                     Confined::Route => {
                         let head = format!("route {} match=regex", text(pattern));
                         // The first one applies.
@@ -296,7 +314,11 @@ impl<'d> Import<'d> {
                     }
                     Confined::No => match self.conditional_redirect(location, pattern, &redirect(&to), lines)
                     {
-                        Ok((condition, inner)) => lines.block(&[], condition, inner),
+                        Ok(blocks) => {
+                            blocks
+                                .into_iter()
+                                .for_each(|(condition, inner)| lines.block(&[], condition, inner));
+                        }
                         Err(why) => {
                             redirects.lost = Some(format!("{directive}: {why}"));
                             self.leave(directive, why, lines);

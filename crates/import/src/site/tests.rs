@@ -514,7 +514,8 @@ fn redirects_of_locations_stay_there() {
         ),
         (
             "location / { return 204; } location /old/ { rewrite ^/old/(.*)$ http://x/$1? redirect; return 404; }",
-            "route \"^/old/(.*)$\" match=regex { | redirect \"http://x/$1\" status=302 | } | route \"/old/\" { | respond 404 | }",
+            "route \"/old/\" { | when \"$uri.matches(r'^/old/(.*)$')\" { | set redirect_1 expr=\"$uri.extract(r'^/old/(.*)$')\" | \
+             redirect \"http://x/${redirect_1}\" status=302 | } | respond 404 | }",
         ),
     ] {
         assert!(of_server(text).contains(expected), "{text}\n{}", of_server(text));

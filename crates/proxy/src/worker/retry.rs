@@ -72,9 +72,14 @@ impl ProxyWorker {
         server_id: ServerId,
         status: Status,
     ) {
-        // These are about what was requested, and no failures of the server.
-        if !matches!(status, Status::FORBIDDEN | Status::NOT_FOUND) {
-            self.count_failure(state, server_id);
+        // These are about what was requested: the server has answered.
+        match status {
+            Status::FORBIDDEN | Status::NOT_FOUND => {
+                if let Some(server) = state.server(server_id) {
+                    server.succeeded();
+                }
+            }
+            _ => self.count_failure(state, server_id),
         }
         state.counts_of(server_id).up(|counts| &counts.retries);
         job.trail.failed(status);

@@ -469,3 +469,28 @@ fn a_route_may_trust_other_proxies_than_its_site() {
     assert!(ask("192.0.2.1", "/own", "198.51.100.1").fields.contains("X-Inner: yes"));
     assert!(!ask("10.0.0.1", "/own", "198.51.100.1").fields.contains("X-Inner"));
 }
+
+#[test]
+fn a_client_stays_the_same_at_the_next_route() {
+    let trust = |text: &str| {
+        let proxies = vec![text.parse().unwrap()];
+        Trust { proxies, from: AddressFrom::Header("X-Client".to_owned()) }
+    };
+    let mut first = Route {
+        action: Action::Reroute(plan::Reroute::Path(template("/inner"))),
+        ..respond(PathMatch::prefix("/first"), "")
+    };
+    first.rules.trust = Some(trust("10.0.0.0/8"));
+    let mut inner = respond(PathMatch::prefix("/inner"), "$remote_addr");
+    inner.rules.access = vec![access(Verdict::Allow, "10.0.0.0/8"), access(Verdict::Deny, "all")];
+    let mut plan = plan_of(vec![first, inner]);
+    let ask = |client: &TestClient, path: &str| {
+        client.ask_from(Some("10.0.0.1"), "GET", path, "X-Client: 203.0.113.5\r\n").status
+    };
+    let client = TestClient::new(&plan);
+    assert_eq!(ask(&client, "/inner"), 200);
+    assert_eq!(ask(&client, "/first"), 403, "the balancer is not the client");
+    // Also if the next route trusts others.
+    plan.sites[0].routes[1].rules.trust = Some(trust("192.0.2.0/24"));
+    assert_eq!(ask(&TestClient::new(&plan), "/first"), 403);
+}

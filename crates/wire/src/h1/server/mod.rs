@@ -183,6 +183,16 @@ impl Server {
         matches!(self.state, ServerState::Receiving { .. } | ServerState::Awaiting { .. })
     }
 
+    /// Whether fields behind the body of the response that is due would reach the client.
+    pub fn takes_trailers(&self) -> bool {
+        match &self.state {
+            ServerState::Receiving { asked, .. } | ServerState::Awaiting { asked } => {
+                asked.version != Version::Http10 && !asked.is_head
+            }
+            _ => true,
+        }
+    }
+
     /// Whether a response has started and not ended.
     pub fn is_responding(&self) -> bool {
         matches!(self.state, ServerState::Responding { .. } | ServerState::Both(_))
