@@ -39,6 +39,14 @@ impl Volume {
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
+        if signal == Signal::STOP {
+            until("all its threads have stopped", || self.has_stopped());
+        }
+    }
+
+    fn has_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+        threads.flatten().all(|thread| is_in_state(&thread.path().join("stat"), 'T'))
     }
 
     fn large(&self) -> Vec<u8> {
@@ -122,7 +130,17 @@ fn a_volume_that_hangs_stops_no_worker() {
     until("a thread waits", || server.get("/small.txt", "").status == 200);
     drop(stream);
     server.signal(Signal::TERM);
+    // For a request that the volume has read, the kernel waits even when the process has ended.
+    let stat = format!("/proc/{}/stat", server.pid());
+    until("the server has ended", || is_in_state(stat.as_ref(), 'Z'));
+    volume.signal(Signal::CONT);
     server.wait();
+}
+
+/// Whether a thread is in this state, or gone.
+fn is_in_state(stat: &std::path::Path, state: char) -> bool {
+    let text = std::fs::read_to_string(stat).unwrap_or_default();
+    text.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(state))
 }
 
 #[test]
