@@ -5,7 +5,7 @@ import asyncio, json, os, resource, signal, socket, subprocess, sys, time, urlli
 from pathlib import Path
 
 from measure import median, quartiles, told
-from proxying import GUEST, Proxy, proxies
+from proxying import GUEST, Origin, Proxy, proxies
 import children
 from servers import CLIENT_CPU, Server, only, pin
 from smoke import failed, sized
@@ -171,37 +171,12 @@ def raise_descriptor_limit(wanted):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max(hard, wanted)))
 
 
-class Messages(Server):
-    """The upstream of the tunnels: a Unix socket, because one address has too few ports for all of them."""
-
-    def __init__(self):
-        super().__init__("messages", [], cpu=CLIENT_CPU)
-        self.socket = f"{self.folder}/messages.sock"
-        self.command = [GUEST, "messages", "127.0.0.1:{port}", f"unix:{self.socket}"]
-
-    def __enter__(self):
-        super().__enter__()
-        # For workers of proxies that have dropped root.
-        os.chmod(self.socket, 0o777)
-        return self
-
-
-class Tunnels(Proxy):
-    """A proxy that may have as many tunnels as are opened."""
-
-    @classmethod
-    def of(cls, proxy):
-        more = ["--upstream-connections", str(TUNNELS + 100)] if proxy.name == "flatout" else []
-        return cls(proxy.name, [*proxy.command, *more], proxy.upstream, "/messages")
-
-    def fill(self, word):
-        word = super().fill(word)
-        if word.startswith(str(self.folder)) and Path(word).is_file():
-            text = Path(word).read_text()
-            for small, large in [("worker_connections 9000", 2 * TUNNELS + 200), ("worker_rlimit_nofile 20000", 3 * TUNNELS + 200), ("maxconn 9000", TUNNELS + 100)]:
-                text = text.replace(small, f"{small.split()[0]} {large}")
-            Path(word).write_text(text)
-        return word
+def with_tunnels(proxy):
+    """The same proxy with as many tunnels as are opened."""
+    more = ["--upstream-connections", str(TUNNELS + 100)] if proxy.name == "flatout" else []
+    other = Proxy(proxy.name, [*proxy.command, *more], proxy.upstream, "/messages")
+    other.connections = 2 * TUNNELS + 200
+    return other
 
 
 def keep_tunnels(server):
@@ -239,9 +214,9 @@ def keep_tunnels(server):
 def case_tunnels(options):
     raise_descriptor_limit(3 * TUNNELS + 1_000)
     runs = {}
-    with Messages() as upstream:
+    with Origin("messages") as upstream:
         for proxy in only([proxy for proxy in proxies(upstream, True, "/messages") if proxy.name in ("flatout", "nginx", "haproxy")], options):
-            server = Tunnels.of(proxy)
+            server = with_tunnels(proxy)
             try:
                 with server:
                     runs[server.name] = [keep_tunnels(server)]

@@ -21,13 +21,12 @@ TRAFFIC_SERVER += [f"@conf/trafficserver/{name}" for name in ("records.config", 
 
 
 class Origin(Server):
-    """What is passed on to: on the client's CPU, over TCP and a Unix socket."""
+    """What is passed on to: on the client's CPU, over TCP and a Unix socket. `kind` is what the guest serves."""
 
-    def __init__(self):
-        super().__init__("origin", [], cpu=CLIENT_CPU)
-        self.socket = f"{self.folder}/origin.sock"
-        self.command = [GUEST, "origin", "127.0.0.1:{port}", f"unix:{self.socket}"]
-
+    def __init__(self, kind="origin"):
+        super().__init__(kind, [], cpu=CLIENT_CPU)
+        self.socket = f"{self.folder}/{kind}.sock"
+        self.command = [GUEST, kind, "127.0.0.1:{port}", f"unix:{self.socket}"]
 
     def __enter__(self):
         super().__enter__()
@@ -39,6 +38,9 @@ class Origin(Server):
 class Proxy(Server):
     """One of the proxies, in front of `upstream`, an address as its configuration names it."""
 
+    # How many it may have open, to clients and to the upstream.
+    connections = 9_000
+
     def __init__(self, name, command, upstream, path):
         super().__init__(name, command, path)
         self.upstream = upstream
@@ -46,7 +48,8 @@ class Proxy(Server):
     def fill(self, word):
         word = super().fill(word)
         if word.startswith(str(self.folder)) and Path(word).is_file():
-            Path(word).write_text(Path(word).read_text().replace("@UPSTREAM@", self.upstream))
+            text = Path(word).read_text().replace("@UPSTREAM@", self.upstream)
+            Path(word).write_text(text.replace("@CONNECTIONS@", str(self.connections)).replace("@FILES@", str(3 * self.connections)))
         return word.replace("{upstream}", self.upstream)
 
 
@@ -135,9 +138,7 @@ def messages(options):
             raise RuntimeError(out.stderr[-300:])
         return {"requests": int(out.stdout)}
 
-    upstream = Server("messages", [GUEST, "messages", "127.0.0.1:{port}"], cpu=CLIENT_CPU)
-    with upstream:
-        upstream.socket = ""
+    with Origin("messages") as upstream:
         servers = [proxy for proxy in plain(upstream, options, "/messages") if proxy.name != "trafficserver"]
         with running(servers) as started:
             runs = turns(started, options, lambda server: with_cpu(server, lambda: act(server)))
