@@ -37,6 +37,7 @@ mod guess;
 mod network;
 mod possible;
 mod regex;
+pub mod structure;
 mod syntax;
 #[cfg(test)]
 mod tests;

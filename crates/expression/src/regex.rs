@@ -7,6 +7,7 @@
 use regex::bytes::{CaptureNames, Captures, RegexBuilder};
 
 use crate::REGEX_BYTES_MAX;
+use crate::structure::{group_bytes, has_alternatives};
 
 /// A regular expression.
 #[derive(Debug, Clone)]
@@ -139,53 +140,6 @@ fn look_ahead(text: &str) -> Option<bool> {
         "(?!" => Some(false),
         _ => None,
     }
-}
-
-/// What structures an expression: parentheses and bars with their positions, not those that are escaped or in a class.
-fn structure(text: &str) -> impl Iterator<Item = (usize, char)> {
-    let (mut is_escaped, mut class_at) = (false, None);
-    text.char_indices().filter(move |&(at, char)| {
-        let was_escaped = is_escaped;
-        is_escaped = char == '\\' && !was_escaped;
-        match (char, class_at) {
-            _ if was_escaped => return false,
-            ('[', None) => class_at = Some(at),
-            // A bracket at the start of a class is one of its characters.
-            (']', Some(start)) if !matches!(text.get(start..at), Some("[" | "[^")) => class_at = None,
-            ('(' | ')' | '|', None) => return true,
-            _ => {}
-        }
-        false
-    })
-}
-
-/// The length of the group at the start of a text.
-fn group_bytes(text: &str) -> Option<usize> {
-    let mut depth = 0usize;
-    for (at, char) in structure(text) {
-        match char {
-            '(' => depth += 1,
-            ')' => depth = depth.checked_sub(1)?,
-            _ => {}
-        }
-        if depth == 0 {
-            return Some(at + 1);
-        }
-    }
-    None
-}
-
-/// Whether an expression has alternatives outside of its groups.
-fn has_alternatives(text: &str) -> bool {
-    let mut depth = 0i32;
-    structure(text).any(|(_, char)| {
-        depth += match char {
-            '(' => 1,
-            ')' => -1,
-            _ => return depth == 0,
-        };
-        false
-    })
 }
 
 #[cfg(test)]

@@ -177,7 +177,7 @@ impl<'d> Import<'d> {
             }
         }
         if let Some(real_ip) = self.real_ip_of_location(chain) {
-            let why = "who is let in depends on the address that it gives";
+            let why = "access depends on the client address that it sets";
             return Some(because(real_ip, why));
         }
         let has_scripts = own.iter().any(|directive| directive.name == "fastcgi_pass");

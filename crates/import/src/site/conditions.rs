@@ -8,6 +8,7 @@ use super::chain::Chain;
 use super::file_tests::{file_test, path_of_test};
 use super::ifs::has_group;
 use super::out::{Lines, line, text, value};
+use super::pattern::has_named_group;
 use super::{Import, values};
 
 impl<'d> Import<'d> {
@@ -202,10 +203,7 @@ impl<'d> Import<'d> {
                 "default" => lines.setting(line("default", to)),
                 _ if key.starts_with('~') => {
                     let pattern = key.trim_start_matches('~').trim_start_matches('*');
-                    if Regex::new(pattern, false).is_err()
-                        || pattern.contains("(?<")
-                        || pattern.contains("(?P<")
-                    {
+                    if Regex::new(pattern, false).is_err() || has_named_group(pattern) {
                         return Err(format!("the expression of its case `{key}` is not supported"));
                     }
                     lines.setting(format!("case {} {}", text(key), value(to)));

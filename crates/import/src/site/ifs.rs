@@ -189,7 +189,7 @@ fn is_end(directive: &Directive) -> bool {
 }
 
 /// Whether a directive is a `rewrite` that redirects the client.
-fn is_redirect(directive: &Directive) -> bool {
+pub(super) fn is_redirect(directive: &Directive) -> bool {
     directive.name == "rewrite"
         && (["redirect", "permanent"].contains(&directive.word(2))
             || ["http://", "https://", "$scheme"].iter().any(|scheme| directive.word(1).starts_with(scheme)))

@@ -103,17 +103,24 @@ impl<'d> Import<'d> {
         }
     }
 
+    /// # Errors
+    /// Why a text cannot be the value of a field of responses.
+    fn check_field_value(&self, text: &str) -> Result<(), String> {
+        if let Some(unknown) = self.unknown_in_response(text) {
+            return Err(format!("the variable ${unknown} is not supported"));
+        }
+        match text.chars().any(char::is_control) {
+            true => Err("its value has control characters".to_owned()),
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn header(&self, directive: &Directive) -> Result<Option<String>, String> {
         let (name, text) = (directive.word(0), directive.word(1).trim_end());
         if super::cache::is_cache_status(directive) {
             return Ok(None);
         }
-        if let Some(unknown) = self.unknown_in_response(text) {
-            return Err(format!("the variable ${unknown} is not supported"));
-        }
-        if text.chars().any(char::is_control) {
-            return Err("its value has control characters".to_owned());
-        }
+        self.check_field_value(text)?;
         if is_of_connection(name) {
             return Err("fields of the connection cannot be set".to_owned());
         }
@@ -130,12 +137,7 @@ impl<'d> Import<'d> {
 
     fn trailer(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
         let (name, text) = (directive.word(0), directive.word(1).trim_end());
-        if let Some(unknown) = values::unknown_in_response(text, &self.maps) {
-            return Err(format!("the variable ${unknown} is not supported"));
-        }
-        if text.chars().any(char::is_control) {
-            return Err("its value has control characters".to_owned());
-        }
+        self.check_field_value(text)?;
         if is_of_connection(name) || is_forbidden_trailer(name.as_bytes()) {
             return Err("this field cannot follow a body".to_owned());
         }

@@ -184,8 +184,7 @@ impl Path {
             return None;
         };
         let Some(Pattern::Same(pattern)) = pattern::read(&pattern) else { return None };
-        let is_named = pattern.contains("(?<") || pattern.contains("(?P<");
-        if pattern.contains('\'') || is_named || uses_groups(within) {
+        if pattern.contains('\'') || pattern::has_named_group(&pattern) || uses_groups(within) {
             return None;
         }
         let flags = if ignore_case { "(?i)" } else { "" };
@@ -353,8 +352,7 @@ impl<'d> Import<'d> {
         let chain = around.within(location.inner());
         let mut lines = Lines::default();
         self.fates.carried(location);
-        // It cannot be reached from outside.
-        // Inner locations inherit it.
+        // Not reachable from outside; inner locations inherit this.
         let is_internal = chain.find_in_route("internal").is_some();
         let is_page = path.exact().or(path.prefix()).is_some_and(|uri| is_error_page(uri, chain.server()));
         if is_internal && !is_page && !may_be_sent_to(path, chain.server()) {
@@ -374,7 +372,7 @@ impl<'d> Import<'d> {
         for within in location.inner().iter().rev() {
             let Some(condition) = self.passing_if(within, &chain) else { continue };
             if matches!(path, Path::Named(_)) {
-                lost_if = Some(format!("{within}: a named location has no conditions"));
+                lost_if = Some(format!("{within}: conditions are not supported in a named location"));
                 continue;
             }
             let path = Path::Within { outer: Box::new(path.clone()), condition, pattern: None };
@@ -390,8 +388,11 @@ impl<'d> Import<'d> {
         self.lists(&levels, &mut lines);
         // What passes requests on in an `if` has the rewrites around it.
         let is_if = location.name == "if";
-        let redirects = self.rewrites(if is_if { around } else { &chain }, Some(path), &mut lines);
-        for (head, redirect) in redirects.routes.into_iter().filter(|_| !is_if) {
+        let mut redirects = self.rewrites(if is_if { around } else { &chain }, Some(path), &mut lines);
+        if is_if {
+            redirects.routes.clear();
+        }
+        for (head, redirect) in redirects.routes {
             let mut lines = Lines::default();
             let inner = chain.within(&[]);
             let around: Vec<&Chain<'d>> = std::iter::once(&inner).chain(levels.iter().copied()).collect();

@@ -290,6 +290,6 @@ fn summary(closed: &[String], lost: &[String]) -> Vec<String> {
     lines
 }
 
-/// Nothing here knows how a site file is read: the tests of `flatout-cli` have another function in place of this one.
+/// Does nothing here: this crate cannot read site files. `flatout-cli` runs these tests with a function that does.
 #[cfg(test)]
 fn check_written(_: &str) {}

@@ -1,8 +1,8 @@
 //! Named groups of a location's expression: `$name` becomes `$1`, where no other expression can change what `$1` is.
 
-use crate::nginx::Directive;
+use flatout_expression::structure::dividers;
 
-use super::pattern::parentheses;
+use crate::nginx::Directive;
 
 /// Directives whose expressions have groups of their own.
 const OTHERS: [&str; 3] = ["rewrite", "if", "location"];
@@ -42,10 +42,7 @@ fn replace(directive: &mut Directive, names: &[String]) {
 
 /// The names of an expression's groups, in the order of their numbers; empty for those without a name.
 fn names(pattern: &str) -> Vec<String> {
-    parentheses(pattern)
-        .filter(|(_, char)| *char == '(')
-        .filter_map(|(at, _)| group(&pattern[at..]))
-        .collect()
+    dividers(pattern).filter(|(_, char)| *char == '(').filter_map(|(at, _)| group(&pattern[at..])).collect()
 }
 
 /// The name of the group that begins here, empty without one; `None` if it has no number.

@@ -1,6 +1,7 @@
 //! Expressions of PCRE that the expressions of a site file do not have.
 
 use flatout_expression::Regex;
+use flatout_expression::structure::{CharPlace, dividers, group_bytes, places};
 
 /// An expression in the site file's form.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,77 +59,36 @@ fn without_lookaround(pattern: &str) -> Option<String> {
     Some(text)
 }
 
-/// Where a character of an expression stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Plain,
-    /// Behind a backslash.
-    Escaped,
-    /// In brackets, or one of these.
-    Class,
-}
-
-/// Finds that for each character, from the first one on.
-#[derive(Default)]
-struct Places {
-    is_escaped: bool,
-    /// The characters of the class so far.
-    class: Option<String>,
-}
-
-impl Places {
-    fn next(&mut self, char: char) -> Place {
-        if std::mem::take(&mut self.is_escaped) {
-            return Place::Escaped;
-        }
-        self.is_escaped = char == '\\';
-        match (&mut self.class, char) {
-            (None, '[') => self.class = Some(String::new()),
-            (None, _) => return Place::Plain,
-            // At the start of a class it is one of its characters.
-            (Some(class), ']') if !matches!(class.as_str(), "" | "^") => self.class = None,
-            (Some(class), _) => class.push(char),
-        }
-        Place::Class
-    }
-}
-
 /// The expression with the meaning that PCRE gives to what is something else here: `\<` and `\>`, and brackets and doubled signs in a class.
 pub(super) fn translated(pattern: &str) -> String {
     let mut text = String::with_capacity(pattern.len());
-    let (mut places, mut was_class) = (Places::default(), false);
-    let mut chars = pattern.chars().peekable();
-    while let Some(char) = chars.next() {
-        let place = places.next(char);
-        let before = text.chars().next_back();
-        let is_doubled = ['&', '-', '~'].contains(&char) && before == Some(char);
+    let mut before = None;
+    for (at, char, place) in places(pattern) {
+        let begins_name = pattern.get(at..).is_some_and(|rest| rest.starts_with("[:"));
+        let is_doubled = matches!(char, '&' | '-' | '~') && before == Some((char, place));
+        before = Some((char, place));
         match (place, char) {
-            (Place::Escaped, '<' | '>') => {
+            (CharPlace::Escaped, '<' | '>') => {
                 text.pop();
-                text.push(char);
             }
-            (Place::Class, '[') if was_class && chars.peek() != Some(&':') => text.push_str("\\["),
-            (Place::Class, _) if was_class && is_doubled => text.extend(['\\', char]),
-            _ => text.push(char),
+            (CharPlace::Class, '[') if !begins_name => text.push('\\'),
+            (CharPlace::Class, _) if is_doubled => text.push('\\'),
+            _ => {}
         }
-        was_class = places.class.is_some();
+        text.push(char);
     }
     text
 }
 
-/// The parentheses of an expression's groups, with their positions: not those that are escaped or in a class.
-pub(super) fn parentheses(text: &str) -> impl Iterator<Item = (usize, char)> {
-    let mut places = Places::default();
-    text.char_indices().filter(move |(_, char)| {
-        let place = places.next(*char);
-        matches!(char, '(' | ')') && place == Place::Plain
-    })
+/// Whether an expression has a group with a name, or look-behind.
+pub(super) fn has_named_group(pattern: &str) -> bool {
+    pattern.contains("(?<") || pattern.contains("(?P<")
 }
 
 /// The expression with this group as its only one; `None` if there is no such group, or one with a name.
 pub(super) fn with_only_group(text: &str, number: usize) -> Option<String> {
     let (mut only, mut taken, mut count) = (String::new(), 0, 0);
-    for (at, _) in parentheses(text).filter(|(_, char)| *char == '(') {
+    for (at, _) in dividers(text).filter(|(_, char)| *char == '(') {
         let behind = text.get(at + 1..)?;
         if behind.starts_with("?<") || behind.starts_with("?P<") {
             return None;
@@ -147,18 +107,6 @@ pub(super) fn with_only_group(text: &str, number: usize) -> Option<String> {
     (number <= count).then_some(only)
 }
 
-/// The length of the group at the start of a text.
-fn group_bytes(text: &str) -> Option<usize> {
-    let mut depth = 0usize;
-    for (at, char) in parentheses(text) {
-        depth = if char == '(' { depth + 1 } else { depth.checked_sub(1)? };
-        if depth == 0 {
-            return Some(at + 1);
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,6 +120,7 @@ mod tests {
             ("[p&&q]z", "&z", true),
             ("[a~~c]v", "~v", true),
             ("[+--]v", ",v", true),
+            (r"[\--x]v", "av", true),
             ("[[:alpha:]]1", "a1", true),
             ("[[:alpha:]]1", ":1", false),
             (r"[]\]a]b", "]b", true),

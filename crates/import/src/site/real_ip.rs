@@ -34,7 +34,7 @@ impl<'d> Import<'d> {
                     self.fates.carried(directive);
                     lines.setting(text);
                 }
-                None => self.leave(directive, "it has to be an address or a network", lines),
+                None => self.leave(directive, "only addresses and networks are supported", lines),
             }
         }
     }

@@ -173,13 +173,13 @@ impl<'d> Import<'d> {
     /// Why it cannot be converted.
     fn conditional_redirect(
         &self,
-        location: Option<&Path>,
+        location: &Path,
         pattern: &str,
         redirect: &Redirect,
         lines: &Lines,
     ) -> Result<Vec<(String, Lines)>, &'static str> {
-        if matches!(location, Some(Path::Named(_))) {
-            return Err("a named location has no redirects under conditions");
+        if matches!(location, Path::Named(_)) {
+            return Err("conditional redirects are not supported in a named location");
         }
         if lines.has("rewrite") {
             return Err(
@@ -276,9 +276,7 @@ impl<'d> Import<'d> {
                 continue;
             }
             self.fates.carried(directive);
-            let is_away =
-                to.starts_with("http://") || to.starts_with("https://") || to.starts_with("$scheme");
-            if is_away || ["redirect", "permanent"].contains(&flag) {
+            if super::ifs::is_redirect(directive) {
                 let status = if flag == "permanent" { 301 } else { 302 };
                 let to =
                     match to.starts_with("$1") && pattern.starts_with("^(") && !pattern.starts_with("^(?") {
@@ -294,36 +292,28 @@ impl<'d> Import<'d> {
                 let redirect = |to: &str| Redirect { to: to.to_owned(), status, keeps_query };
                 let confined = location.map_or(Confined::Route, |path| confined(path, pattern, &to));
                 // In a location it has a place among the rules of that.
-                if let (Confined::Route, Some(_)) = (&confined, location)
-                    && let Ok(blocks) = self.conditional_redirect(location, pattern, &redirect(&to), lines)
-                {
-                    blocks.into_iter().for_each(|(condition, inner)| lines.block(&[], condition, inner));
-                    continue;
-                }
-                match confined {
-                    Confined::Route => {
+                let placed = location
+                    .ok_or("it is in no location")
+                    .and_then(|path| self.conditional_redirect(path, pattern, &redirect(&to), lines));
+                match (confined, placed) {
+                    (Confined::All(to), _) => {
+                        redirects.all = Some(redirect(&to));
+                        break;
+                    }
+                    (_, Ok(blocks)) => {
+                        blocks.into_iter().for_each(|(condition, inner)| lines.block(&[], condition, inner));
+                    }
+                    (Confined::Route, Err(_)) => {
                         let head = format!("route {} match=regex", text(pattern));
                         // The first one applies.
                         if !redirects.routes.iter().any(|(other, _)| *other == head) {
                             redirects.routes.push((head, redirect(&to)));
                         }
                     }
-                    Confined::All(to) => {
-                        redirects.all = Some(redirect(&to));
-                        break;
+                    (Confined::No, Err(why)) => {
+                        redirects.lost = Some(format!("{directive}: {why}"));
+                        self.leave(directive, why, lines);
                     }
-                    Confined::No => match self.conditional_redirect(location, pattern, &redirect(&to), lines)
-                    {
-                        Ok(blocks) => {
-                            blocks
-                                .into_iter()
-                                .for_each(|(condition, inner)| lines.block(&[], condition, inner));
-                        }
-                        Err(why) => {
-                            redirects.lost = Some(format!("{directive}: {why}"));
-                            self.leave(directive, why, lines);
-                        }
-                    },
                 }
                 continue;
             }

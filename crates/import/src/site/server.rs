@@ -10,6 +10,7 @@ use super::chain::Chain;
 use super::conditions::is_free;
 use super::location::Path;
 use super::out::{Lines, text, value};
+use super::pattern::has_named_group;
 use super::tls;
 
 impl<'d> Import<'d> {
@@ -200,7 +201,7 @@ impl<'d> Import<'d> {
                     _ if name.starts_with('.') => hosts.extend([name[1..].to_owned(), format!("*{name}")]),
                     _ if self.named_group(name, lines) => hosts.push(name.to_owned()),
                     // Named groups become variables in nginx.
-                    _ if name.starts_with('~') && !name.contains("(?<") && !name.contains("(?P<") => {
+                    _ if name.starts_with('~') && !has_named_group(name) => {
                         hosts.push(name.to_owned());
                     }
                     _ if name.ends_with(".*") && !name.starts_with('~') => {

@@ -165,7 +165,7 @@ const LEFT: &[(&str, &str)] = &[
     ("scgi_", "there is no equivalent"),
     ("secure_link", "only secure_link with secure_link_md5 is supported, in all places"),
     ("send_timeout", "use min-rate to limit slow clients"),
-    ("set_real_ip_from", "it has to be an address or a network"),
+    ("set_real_ip_from", "only addresses and networks are supported"),
     ("set", "variables are not supported; use a map"),
     ("split_clients", "only maps with plain text are supported"),
     ("ssi", "filters are not supported"),

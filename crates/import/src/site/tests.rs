@@ -239,10 +239,10 @@ fn a_location_has_its_own_clients_unless_an_if_decides_by_them() {
     ] {
         let closed = with("", &format!("{header} {rules}"));
         assert_eq!(closed.unserved.len(), 2, "{}", closed.text);
-        assert!(closed.unserved[1].contains("who is let in depends on the address"), "{}", closed.text);
+        assert!(closed.unserved[1].contains("access depends on the client address"), "{}", closed.text);
     }
     let named = with("", &format!("{header} set_real_ip_from proxy.test;"));
-    let why = "set_real_ip_from proxy.test;  (nginx.conf:1) it has to be an address or a network\n";
+    let why = "set_real_ip_from proxy.test;  (nginx.conf:1) only addresses and networks are supported\n";
     assert!(named.unserved.is_empty() && named.text.contains(why), "{}", named.text);
 }
 

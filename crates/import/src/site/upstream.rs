@@ -59,9 +59,9 @@ impl<'d> Import<'d> {
                     || text.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
             };
             if servers.is_empty() || !servers.iter().all(is_address) {
-                self.leave(directive, "DNS servers are addresses", top);
+                self.leave(directive, "a DNS server must be an IP address", top);
             } else if top.has("resolver") && !top.has_setting(&setting) {
-                self.leave(directive, "one resolver is for all upstreams", top);
+                self.leave(directive, "only one resolver for all upstreams is supported", top);
             } else {
                 self.fates.carried(directive);
                 top.setting(setting);

@@ -145,7 +145,10 @@ fn dns_servers_are_those_for_names_that_are_looked_up_again() {
     let text = of("zone z 64k; server a.test:81 resolve;", http);
     assert!(text.contains("\nresolver \"127.0.0.1:8600\" \"[::1]\"\n"), "{text}");
     let text = of("zone z 64k; resolver 10.0.0.1; server a.test service=http resolve;", http);
-    assert!(text.contains("\nresolver \"10.0.0.1\"\n") && text.contains("one resolver is for all"), "{text}");
+    assert!(
+        text.contains("\nresolver \"10.0.0.1\"\n") && text.contains("only one resolver for all upstreams"),
+        "{text}"
+    );
     assert!(!of("server a.test:81;", http).contains("resolver"), "looked up once, by the system's");
     let text = of("server a.test:81 resolve;", "resolver dns.test;");
     assert!(text.contains("// not converted: resolver dns.test;") && !text.contains("\nresolver"), "{text}");

@@ -109,7 +109,7 @@ impl<'d> Import<'d> {
         };
         let name = or("userid_name", "uid");
         if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
-            return Err("a name is of letters, digits and _");
+            return Err("the name may contain only letters, digits and _");
         }
         let mut attributes = String::new();
         match or("userid_expires", "off") {
