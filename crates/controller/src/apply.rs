@@ -153,7 +153,7 @@ impl Served {
         let named: Vec<_> =
             changes.into_iter().filter_map(|(at, wanted)| Some((name(at)?, wanted))).collect();
         drop(translation);
-        named.into_iter().try_for_each(|(upstream, wanted)| self.set_servers(&upstream, wanted, false))
+        named.iter().try_for_each(|(upstream, wanted)| self.set_servers(upstream, wanted, false))
     }
 
     /// Serves another translation: by a reload, if anything but servers differs.
@@ -162,9 +162,9 @@ impl Served {
     /// The one before is served on, because the other one is wrong, or the machine refuses.
     pub(crate) fn apply(&mut self, translation: Arc<Translation>) -> Result<(), Failure> {
         let served = self.latest.read();
-        let is_reload = !served.is_alike(&translation);
         // Such upstreams stay as they are in a reload, and whatever it adds finds their servers.
         let has_upstreams = served.has_upstreams_of(&translation);
+        let is_reload = !(has_upstreams && served.has_sites_of(&translation));
         drop(served);
         if has_upstreams {
             self.set_all_servers(&translation, false)?;
@@ -194,9 +194,7 @@ impl Served {
     /// Changes the servers of all upstreams of a translation that have others.
     fn set_all_servers(&mut self, translation: &Translation, is_reload: bool) -> Result<(), Failure> {
         for upstream in &translation.sites.upstreams {
-            if is_reload || self.servers.get(&upstream.name) != Some(&upstream.servers) {
-                self.set_servers(&upstream.name, upstream.servers.clone(), is_reload)?;
-            }
+            self.set_servers(&upstream.name, &upstream.servers, is_reload)?;
         }
         Ok(())
     }
@@ -209,21 +207,21 @@ impl Served {
     pub(crate) fn set_servers(
         &mut self,
         upstream: &str,
-        wanted: Vec<Server>,
+        wanted: &[Server],
         is_reload: bool,
     ) -> Result<(), Failure> {
-        if !is_reload && self.servers.get(upstream) == Some(&wanted) {
+        if !is_reload && self.servers.get(upstream).is_some_and(|known| known == wanted) {
             return Ok(());
         }
-        let changes = self.operator.set_servers(upstream, &wanted).map_err(Failure::Run)?;
+        let changes = self.operator.set_servers(upstream, wanted).map_err(Failure::Run)?;
         if !is_reload {
             // What a reload at the wish of an operator reads.
-            self.latest.set_servers(upstream, &wanted);
+            self.latest.set_servers(upstream, wanted);
             if !changes.is_empty() {
                 say(format_args!("upstream {upstream}: {changes}"));
             }
         }
-        self.servers.insert(upstream.to_owned(), wanted);
+        self.servers.insert(upstream.to_owned(), wanted.to_vec());
         Ok(())
     }
 }
@@ -231,11 +229,14 @@ impl Served {
 impl Translation {
     /// Whether it differs in nothing but servers, so that no reload is needed.
     pub(crate) fn is_alike(&self, other: &Translation) -> bool {
+        self.has_upstreams_of(other) && self.has_sites_of(other)
+    }
+
+    fn has_sites_of(&self, other: &Translation) -> bool {
         self.site_listen == other.site_listen
             && self.site_secure == other.site_secure
             && self.sites.rates == other.sites.rates
             && self.sites.sites == other.sites.sites
-            && self.has_upstreams_of(other)
     }
 
     /// Whether both have the same upstreams, but for servers.

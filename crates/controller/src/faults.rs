@@ -13,14 +13,14 @@ const FAULTS_MAX: usize = 20;
 /// A writer of statuses that logs each fault once, until it is gone.
 pub fn log_faults() -> impl FnMut(&[Arc<StatusUpdate>]) + Send {
     let mut known = BTreeSet::new();
-    // Of the last statuses, which are mostly the same: thousands of them are not looked into again.
-    let mut read: HashMap<usize, (KeptStatus, Vec<String>)> = HashMap::new();
+    // Those of the last statuses, by address. The Arc is held so that its address is not used again.
+    let mut read: HashMap<usize, (Arc<StatusUpdate>, Vec<String>)> = HashMap::new();
     move |statuses: &[Arc<StatusUpdate>]| {
         let mut former = std::mem::take(&mut read);
         let mut all = BTreeSet::new();
         for status in statuses {
             let place = Arc::as_ptr(status).addr();
-            let entry = former.remove(&place).unwrap_or_else(|| (KeptStatus(status.clone()), lines(status)));
+            let entry = former.remove(&place).unwrap_or_else(|| (status.clone(), lines(status)));
             all.extend(entry.1.iter().cloned());
             read.insert(place, entry);
         }
@@ -34,9 +34,6 @@ pub fn log_faults() -> impl FnMut(&[Arc<StatusUpdate>]) + Send {
         known = all;
     }
 }
-
-/// It is kept so that no other one has its address.
-struct KeptStatus(#[expect(dead_code, reason = "only that it is there counts")] Arc<StatusUpdate>);
 
 fn lines(status: &StatusUpdate) -> Vec<String> {
     let line = |fault: String| format!("{} {}: {fault}", status.kind.name, status.key);

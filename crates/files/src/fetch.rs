@@ -112,7 +112,7 @@ impl Files {
         response
     }
 
-    /// What is needed, and what has its file closed, also if the request is gone by then.
+    /// Fetches it. The guard has its file closed by a thread of the folder, also if the request has ended.
     async fn ask(&self, needed: Needed) -> Option<(Fetched, Closing)> {
         let threads = self.site.remote.as_ref()?;
         let (site, closer) = (self.site.clone(), threads.clone());

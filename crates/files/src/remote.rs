@@ -92,7 +92,7 @@ impl Threads {
         }
     }
 
-    /// Starts a thread, if all have something to do. Returns whether there is any.
+    /// Starts a thread if all are busy. Returns whether there is any thread.
     fn has_thread(&self, state: &mut PoolState) -> bool {
         if state.idle <= state.jobs.len() + state.closing.len() && state.threads < THREADS_MAX {
             let shared = self.0.clone();
@@ -121,23 +121,19 @@ impl ThreadPool {
         cpu::unpin();
         let mut state = self.lock();
         loop {
-            // Neither waits for all of the other.
-            let closes_first = state.closing.len() > state.jobs.len();
-            let file = if closes_first { state.closing.pop() } else { None };
-            let job = if closes_first { None } else { state.jobs.pop_front() };
-            match (file, job) {
-                (Some(file), _) => {
-                    drop(state);
-                    drop(file);
-                    state = self.lock();
-                }
-                (None, Some(job)) => {
+            // From the longer queue, so that neither starves.
+            let job = match state.closing.len() > state.jobs.len() {
+                true => state.closing.pop().map(|file| Box::new(move || drop(file)) as Job),
+                false => state.jobs.pop_front(),
+            };
+            match job {
+                Some(job) => {
                     drop(state);
                     job();
                     state = self.lock();
                 }
-                (None, None) if state.is_closing => return,
-                (None, None) => {
+                None if state.is_closing => return,
+                None => {
                     state.idle += 1;
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                     state.idle -= 1;
@@ -162,7 +158,7 @@ impl Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        // Whoever is the last one of its users has it closed.
+        // The last user has it closed.
         if let Some(file) = self.file.take().and_then(Arc::into_inner) {
             self.threads.close(file);
         }

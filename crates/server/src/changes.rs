@@ -39,7 +39,7 @@ impl Parts {
         Parts::with(plan, plan.sites.upstreams.clone(), plan.sites.sites.clone())
     }
 
-    /// The parts of a plan that is not needed any more: its thousands of sites are not copied.
+    /// The parts of a plan that is not needed any more: its upstreams are moved instead of copied.
     pub(crate) fn of_owned(mut plan: Plan) -> Parts {
         let (upstreams, sites) = (take(&mut plan.sites.upstreams), take(&mut plan.sites.sites));
         Parts::with(&plan, upstreams, sites)

@@ -106,17 +106,11 @@ impl Live {
         let count = self.shared.count.load(Ordering::Acquire);
         let (worker_channels, opened) = (OnceCell::new(), self.shared.opened.load_full());
         let proxy_worker = opened.proxy.watched_worker(worker, watch);
-        let notes = proxy_worker.notes().cloned();
-        let worker_sites = opened.sites.worker_sites(&WorkerSites::default(), notes.as_ref());
+        let (service, worker_sites) =
+            made(&opened, &WorkerSites::default(), worker, proxy_worker.clone(), &worker_channels);
         LiveService {
             count: Cell::new(count),
-            service: RefCell::new(made(
-                &opened,
-                &worker_sites,
-                worker,
-                proxy_worker.clone(),
-                &worker_channels,
-            )),
+            service: RefCell::new(service),
             proxy_worker: RefCell::new(proxy_worker),
             worker_channels,
             sites: RefCell::new((opened.sites.clone(), worker_sites)),
@@ -144,13 +138,16 @@ impl Source for Live {
     }
 }
 
+/// A worker's service, and its copies of the sites; those that `former` has too are kept.
 fn made(
     opened: &Opened,
-    worker_sites: &WorkerSites,
+    former: &WorkerSites,
     worker: &Worker,
     proxy_worker: Rc<ProxyWorker>,
     worker_channels: &OnceCell<Rc<WorkerChannels>>,
-) -> Rc<dyn Service> {
+) -> (Rc<dyn Service>, WorkerSites) {
+    let notes = proxy_worker.notes().cloned();
+    let worker_sites = opened.sites.worker_sites(former, notes.as_ref());
     let forwarding: Rc<dyn Forwarding> = match &opened.cache {
         Some(cache) => cache.before(worker, proxy_worker),
         None => proxy_worker,
@@ -160,7 +157,9 @@ fn made(
         .sites
         .has_push()
         .then(|| worker_channels.get_or_init(|| WorkerChannels::new(&opened.hub, &worker.lane)).clone());
-    opened.sites.service_of(worker_sites, forwarding, worker_channels, Some(worker.lane.clone())).into()
+    let lane = Some(worker.lane.clone());
+    let service = opened.sites.service_of(&worker_sites, forwarding, worker_channels, lane).into();
+    (service, worker_sites)
 }
 
 /// A request goes on in the sites that have decided about its body, although others may have replaced them since.
@@ -199,12 +198,11 @@ impl LiveService {
         let opened = self.shared.opened.load_full();
         let former = self.proxy_worker.borrow().clone();
         let proxy_worker = opened.proxy.worker_after(&self.worker, &former);
-        let notes = proxy_worker.notes().cloned();
-        let worker_sites = opened.sites.worker_sites(&self.sites.borrow().1, notes.as_ref());
-        let made = made(&opened, &worker_sites, &self.worker, proxy_worker.clone(), &self.worker_channels);
+        let (service, worker_sites) =
+            made(&opened, &self.sites.borrow().1, &self.worker, proxy_worker.clone(), &self.worker_channels);
         // Drop the old ones only after the new ones are in place.
         let sites = self.sites.replace((opened.sites.clone(), worker_sites));
-        let former = (sites, self.service.replace(made));
+        let former = (sites, self.service.replace(service));
         drop((former, self.proxy_worker.replace(proxy_worker)));
     }
 

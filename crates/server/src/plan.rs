@@ -396,8 +396,7 @@ impl Checked {
     }
 }
 
-/// Sites as a source gave them, and as the server has numbered them: what a source shares between plans that keep what is unchanged is
-/// then copied once.
+/// Sites as the source gave them, with their numbered copies: a site that the source shares between plans is copied only once.
 #[derive(Default)]
 pub(crate) struct NumberedSites(HashMap<usize, (SharedSite, SharedSite)>);
 

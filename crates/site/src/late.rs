@@ -38,8 +38,6 @@ pub(crate) struct BlockNeeds {
     pub(crate) at: usize,
     /// The facts of the request, if its conditions depend on the response too.
     facts: Vec<(Variable, KnownFact)>,
-    /// The maps of the response that its conditions use.
-    maps: Vec<(usize, Arc<MapTable>)>,
     /// The values of its field rules, and after them that of `expires`.
     pub(crate) values: Vec<FieldValue>,
 }
@@ -116,16 +114,11 @@ impl BlockNeeds {
         let needed = |at: usize, block: &ResponseBlock| block.is_late || in_force >> at & 1 == 1;
         let needed = blocks.iter().enumerate().filter(|(at, block)| needed(*at, block) && block.has_rules());
         let needs = needed.map(|(at, block)| {
-            let facts = || block.conditions.iter().filter(|_| block.is_late).flat_map(Condition::facts);
-            let known = facts().filter(|fact| !fact.is_of_response());
-            let maps = facts().filter_map(|fact| match fact {
-                Variable::ResponseMap(at) => Some((*at, view.tables.map(*at)?)),
-                _ => None,
-            });
+            let facts = block.conditions.iter().filter(|_| block.is_late).flat_map(Condition::facts);
+            let facts = facts.filter(|fact| !fact.is_of_response());
             BlockNeeds {
                 at,
-                facts: known.map(|fact| (fact.clone(), KnownFact::of(fact, view))).collect(),
-                maps: maps.collect(),
+                facts: facts.map(|fact| (fact.clone(), KnownFact::of(fact, view))).collect(),
                 values: block.rendered(view),
             }
         });
@@ -134,7 +127,7 @@ impl BlockNeeds {
 
     /// Whether the conditions of its block are true for a response.
     pub(crate) fn holds(&self, block: &ResponseBlock, making: Making<'_>, response: &Response) -> bool {
-        let facts = LateFacts { known: &self.facts, maps: &self.maps, response, making };
+        let facts = LateFacts { known: &self.facts, maps: &block.maps, response, making };
         !block.is_late || block.conditions.iter().all(|condition| condition.holds(&facts))
     }
 }

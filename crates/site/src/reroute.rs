@@ -122,9 +122,9 @@ impl RequestContext<'_> {
         };
         let was_limited =
             self.all_guards().any(|guards| !guards.rates.is_empty() || !guards.gates.is_empty());
+        let client = self.decided_client();
         let before = self.progress.rerouted.take();
         let error_before = before.as_ref().and_then(|before| before.error);
-        let client = before.as_ref().and_then(|before| before.client).or_else(|| self.client_of_route());
         self.progress.rerouted = Some(Box::new(Rerouted {
             goal,
             named,
@@ -149,8 +149,7 @@ impl RequestContext<'_> {
     /// Sends the request where its upstream has left the response to. The limits have counted it.
     pub(crate) fn follow_upstream(&mut self, redirect: UpstreamRedirect) {
         let UpstreamRedirect { goal, named, kept, reroutes } = redirect;
-        let before = self.progress.rerouted.as_ref().and_then(|before| before.client);
-        let client = before.or_else(|| self.client_of_route());
+        let client = self.decided_client();
         self.progress.rerouted = Some(Box::new(Rerouted {
             goal,
             named,
@@ -164,9 +163,10 @@ impl RequestContext<'_> {
         self.restart();
     }
 
-    /// The client, if the route has decided who that is.
-    fn client_of_route(&self) -> Option<Client> {
-        self.guards.clients.is_some().then_some(self.resolution.client)
+    /// The client, if this route or one before has decided who that is.
+    fn decided_client(&self) -> Option<Client> {
+        let before = self.progress.rerouted.as_ref().and_then(|before| before.client);
+        before.or_else(|| self.guards.clients.is_some().then_some(self.resolution.client))
     }
 
     fn restart(&mut self) {

@@ -252,7 +252,7 @@ impl<'a> RequestContext<'a> {
             progress,
             response,
         };
-        if context.guards.decide_first {
+        if context.guards.decide_first() {
             context.decide_first(worker);
         }
         context

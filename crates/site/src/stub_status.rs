@@ -1,4 +1,4 @@
-//! The figures of the server as nginx's `stub_status` writes them: what reads that form reads this one.
+//! The figures of the server in the format of nginx's `stub_status`, for tools that parse it.
 
 use flatout_engine::{Figures, Response, State, WorkerFigures};
 use flatout_wire::{Method, Status};
@@ -32,7 +32,7 @@ pub(super) fn respond(worker: &SiteWorker, context: &mut RequestContext<'_>) -> 
     Next::Break(Outcome::Suspend(Event::Response(Box::pin(response)), Step::Handler))
 }
 
-/// Connections that send a request, wait for one, and all others: for nginx, these write.
+/// Reading: connections that are sending a request; waiting: idle ones; writing: all others, as nginx counts them.
 fn text(workers: &[WorkerFigures]) -> String {
     let sum = |of: fn(&Figures) -> u64| workers.iter().map(|worker| of(&worker.figures)).sum::<u64>();
     let in_state =

@@ -226,7 +226,7 @@ impl View<'_> {
     }
 }
 
-/// 128 random bits, of which a request id must tell nothing.
+/// 128 random bits that cannot be derived from a request id.
 fn random_id([one, other]: [u64; 2]) -> String {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     let half = |at: u8| SECRET.hash_one((one, other, at)).to_be_bytes();

@@ -55,10 +55,11 @@ pub(crate) struct SiteWorker {
 type SiteFinishers = (Vec<Finishers>, Finishers);
 
 /// A worker's copies of sites. Sites that the next plan keeps are not copied again.
-#[derive(Clone, Default)]
-pub struct WorkerSites(Rc<Vec<WorkerSite>>);
+#[derive(Default)]
+pub struct WorkerSites(Vec<WorkerSite>);
 
 /// A site, and the worker's own copy.
+#[derive(Clone)]
 struct WorkerSite {
     shared: Arc<CompiledSite>,
     /// With memory of its own for expressions, which threads would otherwise contend for.
@@ -76,14 +77,10 @@ impl WorkerSites {
         let known: HashMap<*const CompiledSite, &WorkerSite> =
             former.0.iter().map(|it| (Arc::as_ptr(&it.shared), it)).collect();
         let made = |shared: &Arc<CompiledSite>| match known.get(&Arc::as_ptr(shared)) {
-            Some(known) => WorkerSite {
-                shared: shared.clone(),
-                own: known.own.clone(),
-                finishers: known.finishers.clone(),
-            },
+            Some(known) => WorkerSite::clone(known),
             None => WorkerSite::new(shared, notes),
         };
-        WorkerSites(Rc::new(sites.iter().map(made).collect()))
+        WorkerSites(sites.iter().map(made).collect())
     }
 }
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::annotation::{canary_header, is_on, names};
-use crate::kinds::ingress::{Ingress, IngressPath};
+use crate::kinds::ingress::{Ingress, IngressPath, IngressRule};
 use crate::objects::Objects;
 
 /// The label in place of the star of `*.example.org`.
 const ANY_LABEL: &str = "flatout-check";
 
-/// What is added to paths of prefixes, and a path that is hardly of any rule.
+/// Added to prefixes, and used as a path that probably no rule has.
 const BELOW: &str = "flatout-check";
 
 /// The origin of requests to Ingresses with CORS that allow any.
@@ -32,13 +32,15 @@ pub struct IngressRequest {
 pub fn ingress_requests(objects: &Objects) -> Vec<IngressRequest> {
     let mut found = BTreeSet::new();
     for ingress in objects.ingresses.values() {
-        for host in hosts(ingress) {
-            let rules =
-                ingress.spec.rules.iter().filter(|rule| rule.host.is_empty() || named(&rule.host) == host);
+        let aliases = aliases(ingress);
+        for host in hosts(ingress, &aliases) {
+            // An alias has the rules of all hosts.
+            let is_alias = aliases.contains(&host);
+            let has_host = |rule: &&IngressRule| rule.host.is_empty() || named(&rule.host) == host;
+            let rules = ingress.spec.rules.iter().filter(|rule| is_alias || has_host(rule));
             let paths =
                 rules.flat_map(|rule| rule.http.iter().flat_map(|http| &http.paths)).flat_map(targets);
-            let of_ingress: BTreeSet<String> =
-                paths.chain([format!("/{BELOW}")]).chain(aliased(ingress, &host)).collect();
+            let of_ingress: BTreeSet<String> = paths.chain([format!("/{BELOW}")]).collect();
             for path in of_ingress {
                 let plain = IngressRequest { host: host.clone(), path, fields: Vec::new() };
                 found.extend(
@@ -54,9 +56,9 @@ pub fn ingress_requests(objects: &Objects) -> Vec<IngressRequest> {
 }
 
 /// The hosts of an Ingress, its aliases included.
-fn hosts(ingress: &Ingress) -> BTreeSet<Option<String>> {
+fn hosts(ingress: &Ingress, aliases: &[Option<String>]) -> BTreeSet<Option<String>> {
     let mut all: BTreeSet<Option<String>> = ingress.spec.rules.iter().map(|rule| named(&rule.host)).collect();
-    all.extend(names(ingress, "server-alias").iter().map(|alias| named(alias)));
+    all.extend(aliases.iter().cloned());
     if ingress.spec.default_backend.is_some() {
         all.insert(None);
     }
@@ -69,11 +71,9 @@ fn named(host: &str) -> Option<String> {
     Some(host).filter(|host| !host.is_empty())
 }
 
-/// The paths of all rules, if a host is an alias: it has no rules of its own.
-fn aliased(ingress: &Ingress, host: &Option<String>) -> Vec<String> {
-    let is_alias = names(ingress, "server-alias").iter().any(|alias| named(alias) == *host);
-    let all = ingress.spec.rules.iter().flat_map(|rule| rule.http.iter().flat_map(|http| &http.paths));
-    if is_alias { all.flat_map(targets).collect() } else { Vec::new() }
+/// Further hosts, which have no rules of their own.
+fn aliases(ingress: &Ingress) -> Vec<Option<String>> {
+    names(ingress, "server-alias").iter().map(|alias| named(alias)).collect()
 }
 
 /// The paths of requests for a path. Of an expression, only what it begins with is known.
@@ -99,7 +99,7 @@ fn fields(ingress: &Ingress) -> Vec<(String, String)> {
         let origin = origins.iter().find(|it| !it.contains('*')).map_or(ORIGIN, String::as_str);
         all.push(("Origin".to_owned(), origin.to_owned()));
     }
-    // Such a request would end where its field does.
+    // Other characters would break the head of the request.
     all.retain(|(name, value)| {
         let is_token = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
         is_token && !name.is_empty() && value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())

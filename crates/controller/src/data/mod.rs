@@ -227,7 +227,7 @@ impl PlanData {
             self.rates.iter().map(|it| it.name.as_str()),
         )?;
         let (mut sites, mut site_listen, mut site_secure) = (Vec::new(), Vec::new(), Vec::new());
-        let mut reading = read.next(self);
+        let mut reading = read.next(indices);
         for site in &self.sites {
             let address = settings.addresses.get(site.listen.address).ok_or_else(|| {
                 let (needed, given) = (site.listen.address + 1, settings.addresses.len());
@@ -237,7 +237,7 @@ impl PlanData {
             if settings.refused.contains(&bind) {
                 continue;
             }
-            sites.push(reading.site(site, &indices)?);
+            sites.push(reading.site(site)?);
             site_secure.push(site.profile(&settings.folder)?);
             let listen = Listen { is_plain: site.listen.is_plain, ..Listen::from(Address::Tcp(bind)) };
             site_listen.push(vec![SiteListen { listen, is_default: false }]);

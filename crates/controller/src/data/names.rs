@@ -49,6 +49,12 @@ impl Indices {
         Ok(Indices { upstreams: indices("upstream", upstreams)?, rates: indices("rate", rates)? })
     }
 
+    /// Whether all of them mean the same in a later plan.
+    pub(super) fn are_kept_by(&self, later: &Indices) -> bool {
+        self.upstreams.iter().all(|(name, at)| later.upstreams.get(name) == Some(at))
+            && self.rates.iter().all(|(name, at)| later.rates.get(name) == Some(at))
+    }
+
     pub(super) fn upstream(&self, name: &str) -> Result<usize, String> {
         self.upstreams.get(name).copied().ok_or_else(|| missing("upstream", name))
     }

@@ -170,7 +170,7 @@ impl Plane {
         let servers_of = |list: &Vec<ServerData>| list.iter().map(|it| it.server(folder)).collect();
         let lists: Vec<Vec<Server>> = upstreams.values().map(servers_of).collect::<Result<_, String>>()?;
         for (name, servers) in upstreams.keys().zip(lists) {
-            served.set_servers(name, servers, false).map_err(|failure| failure.to_string())?;
+            served.set_servers(name, &servers, false).map_err(|failure| failure.to_string())?;
         }
         self.plan = Some((number, changed));
         self.figures.number.store(number, Ordering::Relaxed);

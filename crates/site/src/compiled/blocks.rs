@@ -1,5 +1,7 @@
 //! Rules under conditions, checked and prepared.
 
+use std::sync::Arc;
+
 use flatout_expression::Regex;
 use flatout_observe::observed::RequestLogs;
 
@@ -8,7 +10,7 @@ use super::super::facts::Uses;
 use super::super::fault::{Fault, Place};
 use super::super::fields::FieldRules;
 use super::super::late::FieldValue;
-use super::super::maps::TableCounts;
+use super::super::maps::{MapTable, TableCounts};
 use super::super::plan::{Condition, Rules, Template, Variable, WhenBlock};
 use super::super::render::{Text, View};
 use super::Parts;
@@ -36,6 +38,8 @@ pub(crate) struct ResponseBlock {
     /// They depend on the response.
     pub(crate) is_late: bool,
     pub(crate) conditions: Vec<Condition>,
+    /// The maps of the response that they use.
+    pub(crate) maps: Vec<(usize, Arc<MapTable>)>,
     pub(crate) fields: FieldRules,
     pub(crate) expires: Option<CompiledExpires>,
     pub(crate) is_unlogged: bool,
@@ -117,7 +121,12 @@ impl ResponseBlock {
     ) -> Result<ResponseBlock, Fault> {
         let counts = TableCounts::of(parts.plan);
         let conditions = resolved(&block.conditions, expression, counts, place)?;
+        let maps = conditions.iter().flat_map(Condition::facts).filter_map(|fact| match fact {
+            Variable::ResponseMap(at) => Some((*at, parts.tables.map(*at)?)),
+            _ => None,
+        });
         Ok(ResponseBlock {
+            maps: maps.collect(),
             is_unlogged: block.rules.logs == RequestLogs::None,
             is_late: Uses::of_all(&conditions, parts.tables).has(Uses::RESPONSE),
             conditions,

@@ -36,8 +36,6 @@ pub(crate) struct Guards {
     pub(crate) gates: Vec<(Key, Arc<Gate>)>,
     /// Rules under conditions.
     pub(crate) blocks: Vec<Block>,
-    /// The client, or which blocks are in force, is decided before the first step.
-    pub(crate) decide_first: bool,
 }
 
 /// A rate limit of a route.
@@ -164,6 +162,12 @@ impl SharedLimits {
 }
 
 impl Guards {
+    /// Whether the client, or which blocks are in force, is decided before the first step.
+    #[inline]
+    pub(crate) fn decide_first(&self) -> bool {
+        self.clients.is_some() || !self.blocks.is_empty()
+    }
+
     /// Whether they allow every request.
     pub(crate) fn is_open(&self) -> bool {
         self.clients.is_none()
@@ -248,9 +252,7 @@ impl Guards {
         let maintenance =
             rules.maintenance.as_ref().map(|closed| CompiledMaintenance::new(closed, place)).transpose()?;
         let clients = rules.trust.as_ref().map(|trust| Arc::new(Clients::new(trust)));
-        let blocks = blocks(parts, rules, expression, place)?;
         Ok(Guards {
-            decide_first: clients.is_some() || !blocks.is_empty(),
             clients,
             maintenance: maintenance.map(Arc::new),
             access: Arc::new(AccessList::new(&rules.access)),
@@ -261,7 +263,7 @@ impl Guards {
             authority: rules.forward_auth.as_ref().map(authority).transpose()?,
             body_bytes_max: rules.body.bytes_max,
             gates: rules.concurrency.iter().map(gate).collect::<Result<_, Fault>>()?,
-            blocks,
+            blocks: blocks(parts, rules, expression, place)?,
         })
     }
 

@@ -12,8 +12,6 @@ mod keys;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flatout_expression::Regex;
-
 use super::cost::steps_of;
 use super::facts::Uses;
 use super::fault::{Fault, Place};
@@ -221,15 +219,21 @@ impl MapTable {
             out
         };
         let source = render(&self.source, None);
-        if let Some((at, expression)) = self.keys.find(&source) {
-            let captured = expression.and_then(|expression| Captures::of(expression, &source));
-            return self.values.get(at).map_or(Vec::new(), |value| render(value, captured.as_ref()));
-        }
         let mut value = Vec::new();
-        if self.file.as_ref().is_some_and(|file| file.write(&source, &mut value)) {
-            return value;
+        match self.look_up(&source, &mut value) {
+            Some((text, captured)) => render(text, captured.as_ref()),
+            None => value,
         }
-        render(&self.default, None)
+    }
+
+    /// The text for a source, and what its key has matched; `None` if it is an entry of the file, which is written to `out`.
+    fn look_up(&self, source: &[u8], out: &mut Vec<u8>) -> Option<(&Text, Option<Captures>)> {
+        if let Some((at, expression)) = self.keys.find(source) {
+            let captured = expression.and_then(|expression| Captures::of(expression, source));
+            return Some((self.values.get(at)?, captured));
+        }
+        let is_in_file = self.file.as_ref().is_some_and(|file| file.write(source, out));
+        (!is_in_file).then_some((&self.default, None))
     }
 }
 
@@ -279,16 +283,9 @@ impl View<'_> {
         let Some(map) = self.tables.maps.get(map).filter(|_| depth < MAPS_DEEP_MAX) else { return };
         let mut source = Vec::new();
         map.source.render_at(self, Paths::Decoded, depth + 1, &mut source);
-        if let Some((at, expression)) = map.keys.find(&source) {
-            let Some(value) = map.values.get(at) else { return };
-            let captured = expression.and_then(|expression: &Regex| Captures::of(expression, &source));
-            let view = View { captured: captured.as_ref().unwrap_or(self.captured), ..*self };
-            return value.render_at(&view, Paths::Decoded, depth + 1, out);
-        }
-        if map.file.as_ref().is_some_and(|file| file.write(&source, out)) {
-            return;
-        }
-        map.default.render_at(self, Paths::Decoded, depth + 1, out);
+        let Some((text, captured)) = map.look_up(&source, out) else { return };
+        let view = View { captured: captured.as_ref().unwrap_or(self.captured), ..*self };
+        text.render_at(&view, Paths::Decoded, depth + 1, out);
     }
 
     /// Writes the value of a variable, which is made at its first use.

@@ -64,8 +64,8 @@ pub struct Plan {
     pub sites: Vec<SharedSite>,
     /// The ports of listeners, by their numbers.
     pub ports: Vec<(u16, u16)>,
-    /// No file that it names changes, and whoever made it sets the servers of upstreams that run. So what this plan has in common with the
-    /// one that it replaces stays as it is: sites are not opened again, and if all upstreams are the same but for servers, connections stay.
+    /// The files that it names do not change, and its author sets the servers of running upstreams. Parts that are the same as in the plan
+    /// before are used again: sites are not opened again, and connections stay if upstreams differ only in servers.
     pub keeps_unchanged: bool,
 }
 

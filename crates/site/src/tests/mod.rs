@@ -129,7 +129,7 @@ impl TestClient {
         match self.reply(peer, &head) {
             (Reply::Now, response) => answer(&response),
             (Reply::Later(future), _) => answer(&runtime().block_on(future)),
-            _ => panic!("it is answered by nobody"),
+            _ => panic!("expected Reply::Now or Reply::Later"),
         }
     }
 

@@ -57,7 +57,7 @@ fn without_ids(sites: &Sites) -> Vec<String> {
         let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
         match client.reply(Some("192.0.2.1"), &head) {
             (Reply::Now, response) => format!("{:?}", answer(&response)),
-            _ => panic!("it is answered by nobody"),
+            _ => panic!("expected Reply::Now"),
         }
     };
     ["a.example", "b.example", "c.example"].map(client).into()
