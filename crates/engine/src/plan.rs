@@ -204,7 +204,7 @@ pub struct Limits {
     /// Concurrent requests of one HTTP/2 connection; above, a stream is refused.
     pub streams_max: u32,
     /// Bytes of a request's body that an HTTP/2 client may send before any of them is taken; four times as many for all
-    /// streams of its connection. On a path with a round trip of 100 ms, an upload is ten times as many in a second.
+    /// streams of its connection. With a round trip of 100 ms, an upload cannot exceed ten times this per second.
     pub stream_window_bytes: u32,
     /// Whether WebSockets over HTTP/2 (RFC 8441) are offered to clients. A service sees such a request as in
     /// HTTP/1, but without a key. Browsers use it if it is offered, so it must be off if the service does not

@@ -87,7 +87,7 @@ pub fn check_disk() -> io::Result<()> {
     }
 }
 
-/// From now on nothing is in the page cache, or all is.
+/// Sets whether reads miss the page cache.
 pub fn set_cold(is_cold: bool) {
     IS_COLD.set(is_cold);
 }
@@ -110,7 +110,7 @@ pub fn has_crashed() -> bool {
     HAS_CRASHED.get()
 }
 
-/// So many bytes of a file with this number survive a loss of power.
+/// Records how many bytes of this file survive a loss of power.
 pub fn note_synced(file: u32, bytes: u64) {
     SYNCED.with_borrow_mut(|synced| synced.insert(file, bytes));
 }

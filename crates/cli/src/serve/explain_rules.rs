@@ -19,7 +19,7 @@ pub(super) fn of_guards(lines: &mut Lines, plan: &Plan, rules: &Rules) {
         let networks = trust.proxies.len();
         lines.line(
             "trust",
-            format!("proxies of {networks} networks (trusted-proxies) for the client's address here"),
+            format!("this route trusts the client address from {networks} networks (trusted-proxies)"),
         );
     }
     if let Some(closed) = &rules.maintenance {

@@ -38,7 +38,7 @@ struct MailboxState {
 }
 
 /// A message to a worker. Besides jobs, which are limited, at most three `ReadOn` wait for each
-/// request (wanted, caught up, dropped), one `Figures` for each that shows them, one `Warm` for each connection, one `Again` for each guest, and one end of each
+/// request (wanted, caught up, dropped), one `Figures` for each request for them, one `Warm` for each connection, one `Again` for each guest, and one end of each
 /// WebSocket.
 pub(crate) enum Mail {
     /// Stop accepting; finish pending work until the deadline.

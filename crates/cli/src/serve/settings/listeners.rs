@@ -167,7 +167,8 @@ pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
         value: "PEER…",
         default: "none",
         help: "proxies in front of this server whose client address is trusted; networks such as 10.0.0.0/8, unix, or \
-               all; in a route for its rules, not for the conditions that lead to it",
+               all; in a route, this applies to the rules of the route; conditions that select the route use the \
+               setting of the site",
         set: |options, given| {
             let peers: Result<Vec<_>, _> = given.values().map(parse::peers).collect();
             if options.begins("trusted-proxies") {

@@ -15,8 +15,9 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
         default: "none",
         help: "serve TLS with this certificate and key (PEM files), or with `local` a certificate of a CA on this \
                machine, for development; can be repeated: clients get the certificate for the name they request, or \
-               the first; in a site, for its names instead of those at the top, or `refuse`: handshakes for its names fail \
-               (unrecognized_name), and in the site for all other names those for unknown ones too; changed files are reloaded",
+               the first; in a site, for its names instead of those at the top, or `refuse`: TLS handshakes for its names \
+               fail with unrecognized_name; in the site for all other names, this includes unknown names; changed files are \
+               reloaded",
         set: |options, given| {
             match (given.text(), given.value(1).filter(|key| !key.is_empty())) {
                 ("local", None) if options.level == Level::Top => options.issue.local = true,
