@@ -10,22 +10,22 @@ import children
 from servers import CLIENT_CPU, Server, only, pin
 from smoke import failed, sized
 
-# Slow readers: each reads so many bytes of its body in each tick, 100 KiB a second.
-READERS = sized(1_000, smoke=20)
-BODY_BYTES = 1 << 20
+# Slow readers: how many, the bytes of their bodies, and how many each reads in a tick. A body of 1 MiB nearly fits in the kernel's
+# buffers on both sides of a proxy, one of 8 MiB does not.
+SLOW = [(sized(1_000, smoke=20), 1 << 20, sized(10 << 10, smoke=200 << 10)), (sized(100, smoke=5), 8 << 20, sized(80 << 10, smoke=1600 << 10))]
 TICK_S = 0.1
-READ_BYTES = sized(10 << 10, smoke=200 << 10)
 
-# What a client far away has announced to be able to take.
+# What a client far away has announced to be able to take: at least twice what it reads in a tick.
 RECEIVE_BUFFER_BYTES = 16 << 10
 
 # Until the last reader has all of its body.
 READERS_TIME_MAX_S = 120
 
 # Tunnels: each carries a message there and back every so many seconds.
-TUNNELS = sized(100_000, smoke=200)
+TUNNELS_WANTED = sized(100_000, smoke=200)
 EVERY_S = sized(60, smoke=1)
 OPENING_TIME_S = 120
+SPARE_DESCRIPTORS = 1_000
 
 # How long after an upgrade tunnels are watched.
 UPGRADED_S = sized(EVERY_S, smoke=2)
@@ -50,7 +50,6 @@ async def application(port):
     async def serve(reader, writer):
         writer.transport.set_write_buffer_limits(high=0)
         with_head = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n%s"
-        body = bytes(BODY_BYTES)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -60,6 +59,7 @@ async def application(port):
                     writer.write(with_head % (len(text), text))
                     await writer.drain()
                     continue
+                body = bytes(int(head.split(b" ", 2)[1].rpartition(b"/")[2]))
                 began = time.monotonic()
                 writer.write(with_head % (len(body), body))
                 await writer.drain()
@@ -74,9 +74,10 @@ async def application(port):
 class Reader:
     """A client that reads slowly."""
 
-    def __init__(self, port, path):
+    def __init__(self, port, path, body_bytes, read_bytes):
+        self.body_bytes, self.read_bytes = body_bytes, read_bytes
         self.socket = socket.socket()
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, max(RECEIVE_BUFFER_BYTES, 2 * read_bytes))
         self.socket.connect(("127.0.0.1", port))
         self.socket.sendall(f"GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
         self.head, self.left = b"", None
@@ -84,7 +85,7 @@ class Reader:
     def tick(self):
         """Reads what a tick allows. Returns whether there is more to come."""
         try:
-            got = self.socket.recv(READ_BYTES, socket.MSG_DONTWAIT)
+            got = self.socket.recv(self.read_bytes, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return True
         if not got:
@@ -94,9 +95,9 @@ class Reader:
             head, end, got = self.head.partition(b"\r\n\r\n")
             if not end:
                 return True
-            if not head.startswith(b"HTTP/1.1 200 ") or b"content-length: %d" % BODY_BYTES not in head.lower():
+            if not head.startswith(b"HTTP/1.1 200 ") or b"content-length: %d" % self.body_bytes not in head.lower():
                 raise RuntimeError(f"a response begins with {head[:200]!r}")
-            self.left = BODY_BYTES
+            self.left = self.body_bytes
         self.left -= len(got)
         if self.left == 0:
             self.socket.close()
@@ -116,11 +117,11 @@ def file_bytes(server):
     return total
 
 
-def read_slowly(server, application):
+def read_slowly(server, application, count, body_bytes, read_bytes):
     """All readers at a time. Returns what that took of the server and of the application."""
     application.held_s()
     before, cpu_ns, began = server.anonymous_bytes(), server.cpu_ns(), time.monotonic()
-    readers = [Reader(server.port, server.path) for _ in range(READERS)]
+    readers = [Reader(server.port, f"/slow/{body_bytes}", body_bytes, read_bytes) for _ in range(count)]
     anonymous = files = ticks = 0
     while readers:
         due = began + ticks * TICK_S
@@ -132,68 +133,89 @@ def read_slowly(server, application):
         if time.monotonic() - began > READERS_TIME_MAX_S:
             raise RuntimeError(f"{len(readers)} readers have not got their bodies after {READERS_TIME_MAX_S} s")
     held = sorted(application.held_s())
-    if len(held) != READERS:
+    if len(held) != count:
         raise RuntimeError(f"the application was asked {len(held)} times")
-    return {"requests": READERS, "seconds": time.monotonic() - began, "anonymous_bytes": anonymous, "file_bytes": files,
-            "cpu_us": (server.cpu_ns() - cpu_ns) / READERS / 1e3, "held_s": held[len(held) // 2], "held_longest_s": held[-1]}
+    return {"requests": count, "seconds": time.monotonic() - began, "anonymous_bytes": anonymous, "file_bytes": files,
+            "cpu_us": (server.cpu_ns() - cpu_ns) / count / 1e3, "held_s": held[len(held) // 2], "held_longest_s": held[-1]}
 
 
 def case_slow_readers(options):
-    """The servers take turns, each started anew: memory that one run has left would be missing in the next."""
-    raise_descriptor_limit(4 * READERS)
-    runs = {}
+    raise_descriptor_limit(4 * max(count for count, *_ in SLOW))
+    runs, lines = {}, ["Held is how long the application's send of a response takes."]
     with Application() as upstream:
-        for number in range(options.rounds):
-            servers = only([proxy for proxy in proxies(upstream, False, "/slow/body") if proxy.name != "pingora"], options)
-            for server in servers[:: -1 if number % 2 else 1]:
-                try:
-                    with server:
-                        runs.setdefault(server.name, []).append(read_slowly(server, upstream))
-                except (RuntimeError, OSError) as error:
-                    failed(server.name, error)
-            print(f"  round {number + 1} of {options.rounds}", file=sys.stderr)
-    lines = [f"{READERS:,} clients read 1 MiB each with {READ_BYTES / TICK_S / 1024:.0f} KiB/s, all at once; rounds: {options.rounds}. Held is how long the "
-             "application's send of a response takes.", "",
-             "| server | held, median response, ms | held, slowest response, ms | anonymous memory, MiB | in files, MiB | CPU µs a response | seconds for all |",
+        for count, body_bytes, read_bytes in SLOW:
+            title = f"{count:,} clients read {body_bytes >> 20} MiB each with {read_bytes / TICK_S / 1024:.0f} KiB/s"
+            runs[title] = rounds_of_readers(upstream, options, count, body_bytes, read_bytes)
+            lines += ["", f"### {title}, all at once", "", *table_of_readers(runs[title])]
+    return runs, lines
+
+
+def rounds_of_readers(upstream, options, *readers):
+    """The servers take turns, each started anew: memory that one run has left would be missing in the next."""
+    runs = {}
+    for number in range(options.rounds):
+        servers = only([proxy for proxy in proxies(upstream, False, "/slow/") if proxy.name != "pingora"], options)
+        for server in servers[:: -1 if number % 2 else 1]:
+            try:
+                with server:
+                    runs.setdefault(server.name, []).append(read_slowly(server, upstream, *readers))
+            except (RuntimeError, OSError) as error:
+                failed(server.name, error)
+        print(f"  round {number + 1} of {options.rounds}", file=sys.stderr)
+    return runs
+
+
+def table_of_readers(runs):
+    lines = ["| server | held, median response, ms | held, slowest response, ms | anonymous memory, MiB | in files, MiB | CPU µs a response | seconds for all |",
              "|---|---:|---:|---:|---:|---:|---:|"]
     of = lambda its, key, scale, digits: told(quartiles([run[key] * scale for run in its]), digits)
     for name, its in sorted(runs.items(), key=lambda item: median(item[1], "held_s")):
         cells = [of(its, "held_s", 1e3, 0), of(its, "held_longest_s", 1e3, 0), of(its, "anonymous_bytes", 1 / (1 << 20), 0),
                  of(its, "file_bytes", 1 / (1 << 20), 0), of(its, "cpu_us", 1, 0), of(its, "seconds", 1, 1)]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return runs, lines
+    return lines
 
 
 def raise_descriptor_limit(wanted):
-    """Root may have more than the hard limit."""
+    """As near to this as is allowed: root may have more than the hard limit, if it has CAP_SYS_RESOURCE. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max(hard, wanted)))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max(hard, wanted)))
+        except ValueError:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def with_tunnels(proxy):
+def tunnels():
+    """How many are opened: a proxy has two descriptors for each, and some more."""
+    return min(TUNNELS_WANTED, (raise_descriptor_limit(2 * TUNNELS_WANTED + SPARE_DESCRIPTORS) - SPARE_DESCRIPTORS) // 2)
+
+
+def with_tunnels(proxy, count):
     """The same proxy with as many tunnels as are opened."""
-    more = ["--upstream-connections", str(TUNNELS + 100)] if proxy.name == "flatout" else []
+    more = ["--upstream-connections", str(count + 100)] if proxy.name == "flatout" else []
     other = Proxy(proxy.name, [*proxy.command, *more], proxy.upstream, "/messages")
-    other.connections = 2 * TUNNELS + 200
+    # HAProxy counts clients alone; nginx closes connections that wait for a request when only a sixteenth of its connections is free.
+    other.connections = count + 200 if proxy.name == "haproxy" else 2 * count + count // 6 + 200
     return other
 
 
-def keep_tunnels(server):
+def keep_tunnels(server, count):
     """Opens all tunnels, and returns what they cost while each carries a message every so often."""
     before = server.anonymous_bytes()
-    command = [GUEST, "keep", f"127.0.0.1:{server.port}", str(TUNNELS), str(EVERY_S)]
+    command = [GUEST, "keep", f"127.0.0.1:{server.port}", str(count), str(EVERY_S)]
     client = children.start(command, pin(CLIENT_CPU), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         began = time.monotonic()
         opened = client.stdout.readline()
-        if not opened or int(opened) < TUNNELS:
-            raise RuntimeError(f"could not open {TUNNELS} tunnels: {client.stderr.read()[-300:]}")
-        run = {"requests": TUNNELS, "opening_s": time.monotonic() - began}
+        if not opened or int(opened) < count:
+            raise RuntimeError(f"could not open {count} tunnels: {client.stderr.read()[-300:]}")
+        run = {"requests": count, "opening_s": time.monotonic() - began}
         cpu_ns = server.cpu_ns()
         time.sleep(EVERY_S)
-        run["cpu_us"] = (server.cpu_ns() - cpu_ns) / TUNNELS / 1e3
-        run["bytes_each"] = (server.anonymous_bytes() - before) / TUNNELS
+        run["cpu_us"] = (server.cpu_ns() - cpu_ns) / count / 1e3
+        run["bytes_each"] = (server.anonymous_bytes() - before) / count
         if server.name == "flatout":
             server.process.send_signal(signal.SIGUSR2)
             time.sleep(UPGRADED_S)
@@ -212,21 +234,21 @@ def keep_tunnels(server):
 
 
 def case_tunnels(options):
-    raise_descriptor_limit(3 * TUNNELS + 1_000)
-    runs = {}
+    count, runs = tunnels(), {}
     with Origin("messages") as upstream:
         for proxy in only([proxy for proxy in proxies(upstream, True, "/messages") if proxy.name in ("flatout", "nginx", "haproxy")], options):
-            server = with_tunnels(proxy)
+            server = with_tunnels(proxy, count)
             try:
                 with server:
-                    runs[server.name] = [keep_tunnels(server)]
+                    runs[server.name] = [keep_tunnels(server, count)]
                 print(f"  {server.name}: {runs[server.name]}", file=sys.stderr)
             except (RuntimeError, OSError) as error:
                 failed(server.name, error)
-    lines = [f"{TUNNELS:,} WebSockets over TCP to an upstream at a Unix socket, each with a message of 70 bytes there and back every {EVERY_S} s.", "",
+    why = "" if count == TUNNELS_WANTED else f" {TUNNELS_WANTED:,} do not fit: a process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[1]:,} descriptors here."
+    lines = [f"{count:,} WebSockets over TCP to an upstream at a Unix socket, each with a message of 70 bytes there and back every {EVERY_S} s.{why} nginx closes a tunnel that has carried nothing for 60 s by default.", "",
              "| server | anonymous bytes a tunnel | CPU µs a message there and back | share of a CPU | messages | lost tunnels |", "|---|---:|---:|---:|---:|---:|"]
     for name, [run] in runs.items():
-        share = run["cpu_us"] * TUNNELS / EVERY_S / 1e6
+        share = run["cpu_us"] * count / EVERY_S / 1e6
         lines.append(f"| {name} | {run['bytes_each']:,.0f} | {run['cpu_us']:.1f} | {share:.2%} | {run['messages']:,} | {run['lost']} |")
     if "flatout" in runs:
         lines += ["", f"flatout was upgraded to a new process after {EVERY_S} s, and its tunnels went on for another {UPGRADED_S} s: their messages and losses are counted."]

@@ -94,7 +94,7 @@ TITLES = {"json": "`GET /json`, 64 connections", "json256": "`GET /json`, 256 co
           "volume": "A file in memory beside files that a slow volume has to give",
           "files": "Static files, 64 connections", "idle": "Idle keep-alive connections in one process",
           "crowd": "200 000 idle keep-alive connections", "instructions": "User instructions a request (valgrind --tool=callgrind)",
-          "proxy": "A request passed on to an upstream, 64 connections", "slow-readers": "Responses of 1 MiB to slow clients",
+          "proxy": "A request passed on to an upstream, 64 connections", "slow-readers": "Large responses to slow clients",
           "tunnels": "WebSockets that rarely carry a message", "cache": "The response cache, 64 connections"}
 # The cases that are not of `./x bench serve`, and how each is called.
 BENCH_OF = {"proxy": "proxy", "slow-readers": "proxy slow-readers", "tunnels": "proxy tunnels", "cache": "cache"}

@@ -1,6 +1,6 @@
 """The case proxy: what passing a request on costs, beside other proxies in front of the same upstream."""
 
-import os, shutil, subprocess, time, urllib.request
+import os, resource, shutil, subprocess, time, urllib.request
 from pathlib import Path
 
 from holding import Holders
@@ -49,7 +49,7 @@ class Proxy(Server):
         word = super().fill(word)
         if word.startswith(str(self.folder)) and Path(word).is_file():
             text = Path(word).read_text().replace("@UPSTREAM@", self.upstream)
-            Path(word).write_text(text.replace("@CONNECTIONS@", str(self.connections)).replace("@FILES@", str(3 * self.connections)))
+            Path(word).write_text(text.replace("@CONNECTIONS@", str(self.connections)).replace("@FILES@", str(min(3 * self.connections, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))))
         return word.replace("{upstream}", self.upstream)
 
 

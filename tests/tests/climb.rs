@@ -679,6 +679,34 @@ fn the_lab_is_a_network_of_its_own() {
     assert!(found["before"]["cpu_us_per_request"].is_number(), "{found}");
 }
 
+/// The command runs in the lab, reaches both networks, and the climb begins only if it has succeeded.
+#[test]
+fn the_lab_is_prepared_by_a_command() {
+    let folder = Folder::new();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server =
+        format!("exec {} json-api --listen 0.0.0.0:{free} --workers 1", program("flatout").display());
+    let url = format!("http://127.0.0.1:{free}/json");
+    let prepared = |setup: &str| {
+        let variant = ["--variant", "reno", "--with-args=--congestion reno", "--lab-setup", setup];
+        climb(&folder, &[&["--lab", "--server-cmd", &server, "--url", &url][..], &variant, &QUICK].concat())
+    };
+    let output = prepared(
+        "kill -0 $FLATOUT_PID && ip address show dev $FLATOUT_DEVICE >seen && \
+         nsenter --net=$FLATOUT_CLIENT_NETWORK ip address >>seen",
+    );
+    if stderr(&output).contains("it needs root") {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let seen = std::fs::read_to_string(folder.0.join("seen")).unwrap();
+    assert!(seen.contains("198.18.0.1/30") && seen.contains("198.18.0.2/30"), "{seen}");
+    let output = prepared("echo there are no such rules >&2; exit 3");
+    assert_ne!(output.status.code(), Some(0));
+    let expected = ["lab-setup: ", "exit status: 3", "there are no such rules"];
+    assert!(expected.iter().all(|part| stderr(&output).contains(part)), "{}", stderr(&output));
+}
+
 /// A real tuning in the lab: it changes only the lab, and its journal is empty afterwards.
 #[test]
 fn tunings_are_tried_and_undone() {

@@ -32,9 +32,12 @@ pub const DEVICE: &str = "flatout0";
 /// Time limit for the creation of a device.
 const DEVICE_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// Time limit for the plan's command that prepares the lab.
+const SETUP_TIME_MAX: Duration = Duration::from_secs(60);
+
 impl Lab {
-    /// Creates both networks, and moves this thread into the server's.
-    pub(crate) fn new() -> Result<Lab, Error> {
+    /// Creates both networks, moves this thread into the server's, and runs the plan's `setup` there.
+    pub(crate) fn new(setup: Option<&str>) -> Result<Lab, Error> {
         let failed = |error| Error::System(format!("cannot make the lab's networks: {error}; it needs root"));
         let host = Network::of_this_thread().map_err(failed)?;
         let client = thread::spawn(|| enter_new().and_then(|()| Network::of_this_thread())).join();
@@ -55,6 +58,15 @@ impl Lab {
             ip("address add 198.18.0.2/30 dev flatout1".to_owned())?;
             ip("link set flatout1 up".to_owned())
         })??;
+        if let Some(setup) = setup {
+            let environment = [
+                ("FLATOUT_DEVICE", DEVICE.to_owned()),
+                ("FLATOUT_CLIENT_NETWORK", client),
+                ("FLATOUT_PID", std::process::id().to_string()),
+            ];
+            command::succeed(setup, &environment, SETUP_TIME_MAX)
+                .map_err(|error| Error::System(format!("lab-setup: {error}")))?;
+        }
         Ok(lab)
     }
 

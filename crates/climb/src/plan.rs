@@ -43,6 +43,10 @@ pub struct Plan {
     pub keep: bool,
     /// Whether everything happens between two network namespaces joined by a veth pair.
     pub is_lab: bool,
+    /// A shell command that runs in the lab's network of the server before the server starts. It gets [`LAB_DEVICE`](crate::LAB_DEVICE) as
+    /// `FLATOUT_DEVICE`, the network of the client, for `nsenter --net`, as `FLATOUT_CLIENT_NETWORK`, and this process as `FLATOUT_PID`:
+    /// what it leaves running has to end with that process.
+    pub lab_setup: Option<String>,
     /// How long stacks are sampled at the end, before and after, within the budget; 0: not at all.
     pub profile_time: Duration,
     /// The random seed.
@@ -214,6 +218,7 @@ impl Plan {
             orders: 0,
             keep: false,
             is_lab: false,
+            lab_setup: None,
             profile_time: Duration::from_secs(3),
             seed: 1,
             why_no_reboot: None,
@@ -277,6 +282,9 @@ impl Plan {
             let why =
                 "the lab has networks of its own, so the climb has to start the server; give its command";
             return fault("is_lab", why.to_owned());
+        }
+        if self.lab_setup.is_some() && !self.is_lab {
+            return fault("lab_setup", "lab-setup: there is no lab; add --lab, or leave it out".to_owned());
         }
         if self.is_lab && self.keep {
             let why = "changes in the lab disappear with it; leave out --keep or --lab";

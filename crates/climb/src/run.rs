@@ -272,7 +272,7 @@ fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Loa
             "a Unix socket does not connect the lab's two networks; give an http URL".to_owned(),
         ));
     };
-    let lab = Some(Lab::new()?);
+    let lab = Some(Lab::new(plan.lab_setup.as_deref())?);
     let remote = Remote::Tcp(SocketAddr::new(lab::SERVER, address.port()));
     let url = format!("http://{remote}{}", target.path);
     let target = Target { remote: remote.clone(), ..target };

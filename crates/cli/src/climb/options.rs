@@ -60,6 +60,7 @@ pub(crate) struct ClimbOptions {
     pub(crate) budget: Option<Duration>,
     pub(crate) orders: usize,
     pub(crate) is_lab: bool,
+    pub(crate) lab_setup: Option<String>,
     pub(crate) keep: bool,
     pub(crate) profile_time: Option<Duration>,
     pub(crate) json: Option<String>,
@@ -98,6 +99,7 @@ impl Default for ClimbOptions {
             budget: None,
             orders: 0,
             is_lab: false,
+            lab_setup: None,
             keep: false,
             profile_time: None,
             json: None,
@@ -194,6 +196,7 @@ impl ClimbOptions {
             orders: self.orders,
             keep: self.keep,
             is_lab: self.is_lab,
+            lab_setup: self.lab_setup.clone(),
             profile_time: self.profile_time.unwrap_or(defaults.profile_time),
             seed: self.loading.seed,
             ..defaults
@@ -355,6 +358,7 @@ fn word(field: &'static str) -> &'static str {
         "load_rate" => "load-rate",
         "orders" => "shapley",
         "is_lab" => "lab",
+        "lab_setup" => "lab-setup",
         "width_max" => "interval",
         // A file gives a request's header fields; its address is checked before.
         "requests" => "header",

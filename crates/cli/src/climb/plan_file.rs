@@ -242,6 +242,7 @@ skip "xps" reason="it has one queue"
                 "port 1\nlab\nrung gro",
                 "2:1: the lab has networks of its own, so the climb has to start the server; give",
             ),
+            ("port 1\nlab-setup x\nrung gro", "2:11: lab-setup: there is no lab; add --lab"),
             ("port 1\nskip gro reason=r", "1:1: there is no rung to try; name tunings"),
             (
                 "pairs 1\nrung gro",

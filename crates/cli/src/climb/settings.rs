@@ -128,6 +128,18 @@ const SERVER: &[Setting<ClimbOptions>] = &[
         },
     },
     Setting {
+        name: "lab-setup",
+        value: "CMD",
+        default: "",
+        help: "a shell command that runs in the lab's network of the server before the server starts, for example to add \
+               firewall rules; $FLATOUT_DEVICE is its device, $FLATOUT_CLIENT_NETWORK the other network, for nsenter --net, \
+               and what it leaves running has to end with the process $FLATOUT_PID",
+        set: |options, text| {
+            options.lab_setup = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
         name: "cache-time",
         value: "TIME",
         default: "",
