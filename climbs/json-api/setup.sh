@@ -24,9 +24,9 @@ nsenter --net="$FLATOUT_CLIENT_NETWORK" ethtool -K flatout1 tso off gso off >/de
 # The chains of Docker: connections are tracked, and every packet passes several hooks.
 nft -f - <<'RULES'
 table ip nat {
-    chain PREROUTING { type nat hook prerouting priority dstnat; fib daddr type local counter jump DOCKER; }
-    chain OUTPUT { type nat hook output priority dstnat; ip daddr != 127.0.0.0/8 fib daddr type local counter jump DOCKER; }
-    chain POSTROUTING { type nat hook postrouting priority srcnat; ip saddr 172.17.0.0/16 oifname != "docker0" counter masquerade; }
+    chain PREROUTING { type nat hook prerouting priority -100; fib daddr type local counter jump DOCKER; }
+    chain OUTPUT { type nat hook output priority -100; ip daddr != 127.0.0.0/8 fib daddr type local counter jump DOCKER; }
+    chain POSTROUTING { type nat hook postrouting priority 100; ip saddr 172.17.0.0/16 oifname != "docker0" counter masquerade; }
     chain DOCKER { iifname "docker0" counter return; }
 }
 table ip filter {
@@ -35,7 +35,7 @@ table ip filter {
     chain FORWARD { type filter hook forward priority filter; ct state established,related counter accept; }
 }
 RULES
-tc qdisc replace dev "$FLATOUT_DEVICE" root fq_codel
+tc qdisc replace dev "$FLATOUT_DEVICE" root pfifo_fast
 setsid python3 "$here/burdens.py" "$FLATOUT_PID" </dev/null >/dev/null 2>&1 &
 for _ in $(seq 100); do
     ! grep -q ' 0003 ' /proc/net/packet || exit 0

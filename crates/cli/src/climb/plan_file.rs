@@ -334,6 +334,6 @@ skip "xps" reason="it has one queue"
             }
             count += 1;
         }
-        assert_eq!(count, 6);
+        assert_eq!(count, 7);
     }
 }
