@@ -11,14 +11,13 @@ const PAUSE_NS_MAX: u64 = 2_000_000_000;
 pub(crate) struct Disk {
     random: fastrand::Rng,
     faults: DiskFaults,
-    is_cold: bool,
     wakes_at_ns: u64,
 }
 
 impl Disk {
     pub(crate) fn new(faults: DiskFaults, random: fastrand::Rng) -> Disk {
         jobs::limit(faults.waiting_max);
-        Disk { random, faults, is_cold: false, wakes_at_ns: 0 }
+        Disk { random, faults, wakes_at_ns: 0 }
     }
 
     /// A server has been killed, and another one is about to start.
@@ -45,8 +44,7 @@ impl Disk {
             jobs::set_disk_fault(jobs::disk_fault().is_none().then_some(fault));
         }
         if self.faults.cold_of_256 > 0 && self.random.u8(..) < self.faults.cold_of_256 {
-            self.is_cold = !self.is_cold;
-            jobs::set_cold(self.is_cold);
+            jobs::set_cold(!jobs::is_cold());
         }
         jobs::run(self.random.usize(..count))
     }

@@ -19,6 +19,19 @@ const PLACES: usize = 4 << 20;
 /// The longest.
 pub(crate) const BODY_BYTES_MAX: usize = 900_000;
 
+/// Draws the length of a body, of at most so many bytes. Long ones are rare: each costs as much as many others together.
+pub(crate) fn draw_length(random: &mut fastrand::Rng, most: usize) -> usize {
+    let length = match random.u8(..12) {
+        0 | 1 => 0,
+        2..=4 => random.usize(1..=100),
+        5..=8 => random.usize(1..=16_384),
+        9 | 10 => random.usize(1..=70_000),
+        _ if random.u8(..3) == 0 => random.usize(1..=BODY_BYTES_MAX),
+        _ => random.usize(1..=300_000),
+    };
+    length.min(most)
+}
+
 /// The body of this number, as far as it may go.
 fn endless_body(tag: u32) -> &'static [u8] {
     &BYTES[tag.wrapping_mul(0x9E37_79B1) as usize % PLACES..][..BODY_BYTES_MAX]

@@ -95,5 +95,6 @@ fn of_scene(it: &Scene) -> Properties {
         ("a folder of the cache", it.folder_bytes.is_some()),
         ("reads that block", it.disk.cold_of_256 > 0),
         ("crashes", it.crashes > 0),
+        ("small socket buffers", it.send_buffer_bytes.is_some()),
     ]
 }

@@ -14,6 +14,7 @@ use flatout_site::plan::{
 };
 use flatout_tls::ServerPlan;
 
+use crate::message::BODY_BYTES_MAX;
 use crate::model::cache::RESOURCES;
 use crate::model::push::CHANNELS_PATH;
 use crate::{secure, subscriber};
@@ -124,7 +125,14 @@ pub(crate) struct Scene {
     pub(crate) folder_bytes: Option<u64>,
     /// How often the server is killed.
     pub(crate) crashes: u32,
+    /// How much of what is sent over a connection waits in the kernel; `None` is its default.
+    pub(crate) send_buffer_bytes: Option<usize>,
+    /// The longest body. With small buffers, long ones would take as many turns as all others together.
+    pub(crate) body_bytes_max: usize,
 }
+
+/// A buffer that a few messages or a short body fill. The smallest has room for two pieces of 2 kB.
+const SEND_BUFFER_SMALL: usize = 30_000;
 
 /// More jobs than wait at once.
 const WAITING_MAX: usize = 1024;
@@ -217,7 +225,12 @@ impl Scene {
             disk: DiskFaults::draw(random),
             folder_bytes: None,
             crashes: 0,
+            send_buffer_bytes: None,
+            body_bytes_max: BODY_BYTES_MAX,
         };
+        if let Some(bytes) = *random.choice(&[None, None, Some(SEND_BUFFER_SMALL), Some(0)]).expect("some") {
+            (scene.send_buffer_bytes, scene.body_bytes_max) = (Some(bytes), 40_000 + 2 * bytes);
+        }
         // By a generator of its own: everything else stays as it is without a folder.
         scene.draw_folder(&mut fastrand::Rng::with_seed(random.get_seed()));
         scene

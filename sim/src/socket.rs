@@ -1,7 +1,7 @@
 //! A non-blocking Unix socket, and how many bytes a peer sends or receives at once.
 //!
 //! Most sockets have nothing to receive, and a system call for each would cost more than everything else. So the thread has one epoll
-//! set for all sockets of peers, and reads it once after each turn of the server: all of them are connected to it.
+//! set for all sockets of peers and for the sets of workers, and reads it once after anybody has done something.
 
 use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind, Read, Write};
@@ -44,9 +44,9 @@ pub(crate) enum Sent {
 /// Events that are taken from the set at once.
 const EVENTS_MAX: usize = 64;
 
-/// After this many pieces, a connection sends and receives as much as possible at once. Small pieces have found what they can find by
-/// then, and long bodies would only slow a run down.
-const PIECES_MAX: u32 = 100;
+/// After one of these numbers of pieces, a connection sends and receives as much as possible at once. Small pieces have found what they can
+/// find by then, and long bodies would only slow a run down.
+const PIECES_MAX: [u32; 4] = [3, 10, 10, 100];
 
 thread_local! {
     /// How often the server has done something.
@@ -64,7 +64,9 @@ struct Readiness {
     /// By number.
     is_ready: Vec<bool>,
     free: Vec<usize>,
-    /// The server has done something since the set was asked.
+    /// Those of workers: ready as long as they have events.
+    workers: Vec<usize>,
+    /// Somebody has done something since the set was asked.
     is_due: bool,
     events: Vec<Event>,
 }
@@ -73,16 +75,25 @@ impl Readiness {
     fn new() -> Readiness {
         let set = epoll::create(CreateFlags::CLOEXEC).expect("a descriptor");
         let events = Vec::with_capacity(EVENTS_MAX);
-        Readiness { set, is_ready: Vec::new(), free: Vec::new(), is_due: true, events }
+        Readiness { set, is_ready: Vec::new(), free: Vec::new(), workers: Vec::new(), is_due: true, events }
     }
 
     fn watch(&mut self, socket: impl AsFd) -> usize {
+        self.add(socket, EventFlags::IN | EventFlags::RDHUP | EventFlags::ET)
+    }
+
+    fn watch_worker(&mut self, events: impl AsFd) -> usize {
+        let number = self.add(events, EventFlags::IN);
+        self.workers.push(number);
+        number
+    }
+
+    fn add(&mut self, socket: impl AsFd, flags: EventFlags) -> usize {
         let number = self.free.pop().unwrap_or_else(|| {
             self.is_ready.push(true);
             self.is_ready.len() - 1
         });
         self.is_ready[number] = true;
-        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&self.set, socket, EventData::new_u64(number as u64), flags).expect("room in the set");
         number
     }
@@ -95,6 +106,7 @@ impl Readiness {
     }
 
     fn ask(&mut self) {
+        self.workers.iter().for_each(|worker| self.is_ready[*worker] = false);
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         loop {
             self.events.clear();
@@ -111,15 +123,20 @@ impl Readiness {
 }
 
 /// A socket's number in the set. Its descriptor leaves the set when it is closed.
-struct Watched(usize);
+pub(crate) struct Watched(usize);
 
 impl Watched {
-    fn new(socket: impl AsFd) -> Watched {
-        Watched(READINESS.with_borrow_mut(|readiness| readiness.watch(socket)))
+    /// Of the events of a worker.
+    pub(crate) fn of_worker(events: impl AsFd) -> Watched {
+        Watched(READINESS.with_borrow_mut(|readiness| readiness.watch_worker(events)))
     }
 
-    fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         READINESS.with_borrow_mut(|readiness| readiness.is_ready(self.0))
+    }
+
+    fn new(socket: impl AsFd) -> Watched {
+        Watched(READINESS.with_borrow_mut(|readiness| readiness.watch(socket)))
     }
 
     /// There is nothing more until the set says otherwise.
@@ -131,7 +148,11 @@ impl Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         // At the end of a thread the set may be gone before its sockets.
-        let _ = READINESS.try_with(|readiness| readiness.borrow_mut().free.push(self.0));
+        let _ = READINESS.try_with(|readiness| {
+            let mut readiness = readiness.borrow_mut();
+            readiness.workers.retain(|worker| *worker != self.0);
+            readiness.free.push(self.0);
+        });
     }
 }
 
@@ -164,9 +185,9 @@ impl Listener {
     }
 }
 
-/// The server has done something: who has found nothing to receive, or no room, looks again.
-pub(crate) fn server_did() {
-    TURNS.set(TURNS.get() + 1);
+/// Somebody has done something: who has found nothing to receive looks again. If it was the server, so does who has found no room.
+pub(crate) fn somebody_did(is_server: bool) {
+    TURNS.set(TURNS.get() + u64::from(is_server));
     READINESS.with_borrow_mut(|readiness| readiness.is_due = true);
 }
 
@@ -176,8 +197,9 @@ pub(crate) struct Socket {
     tls: Option<Box<Tls>>,
     /// The turn of the server since which there is no room.
     is_full_since: u64,
-    /// Pieces that were drawn.
+    /// Pieces so far, and how many may be small; `None` before the first was sent.
     pieces: u32,
+    pieces_max: Option<u32>,
     /// What is sent before everything else.
     header: Vec<u8>,
     announced: Option<IpAddr>,
@@ -190,7 +212,8 @@ impl Socket {
         stream.set_nonblocking(true).expect("a socket that does not block");
         let watched = Watched::new(&stream);
         let header = Vec::new();
-        Socket { watched, stream, tls: None, is_full_since: 0, pieces: 0, header, announced: None }
+        let (pieces, pieces_max) = (0, None);
+        Socket { watched, stream, tls: None, is_full_since: 0, pieces, pieces_max, header, announced: None }
     }
 
     /// With a header of the PROXY protocol, which announces a client of this address.
@@ -345,6 +368,7 @@ impl Socket {
     /// Draws how many of so many bytes are sent at once.
     pub(crate) fn draw_piece(&mut self, random: &mut fastrand::Rng, bytes: usize) -> usize {
         self.pieces += 1;
+        self.pieces_max.get_or_insert_with(|| random.choice(PIECES_MAX).expect("some"));
         if self.is_long() { bytes } else { draw_piece(random, bytes) }
     }
 
@@ -355,7 +379,7 @@ impl Socket {
 
     /// Whether so much has come in pieces that the rest goes at once.
     pub(crate) fn is_long(&self) -> bool {
-        self.pieces > PIECES_MAX
+        self.pieces_max.is_some_and(|most| self.pieces > most)
     }
 
     /// Sends nothing more, when all is sent. `Full`: it is not yet.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flatout_cache::{Purge, PurgeScope};
+use flatout_lane::socket::simulated::set_send_buffer;
 use flatout_lane::{clock, jobs};
 use flatout_push::{Hub, Limits};
 use flatout_server::simulation;
@@ -18,11 +19,14 @@ use crate::model::{Model, resource_target};
 use crate::reduce::Reduction;
 use crate::scene::{APPLICATION, Scene, TIME_MAX, cache_path, upstream_path};
 use crate::secure::Clients;
-use crate::server::Server;
+use crate::server::{Server, SimulatedWorker};
 use crate::socket;
 use crate::subscriber::{GROUP, Publisher, Subscriber};
 use crate::trace::{Actor, Event, Trace};
 use crate::upstream::{Role, Upstream};
+
+/// A file system in memory.
+const MEMORY_FOLDER: &str = "/dev/shm";
 
 /// Where the clock of each run begins: a whole number of ticks.
 const BEGIN_NS: u64 = 1_000_000_000_000;
@@ -44,6 +48,9 @@ const HOST: &str = "a.test";
 
 /// The longest time between two purges.
 const PURGE_PAUSE_NS_MAX: u64 = 2_000_000_000;
+
+/// Turns of workers while nobody else does anything: far more than the work that others have left needs.
+const BUSY_TURNS_MAX: u64 = 20_000;
 
 /// Steps of a run: far more than the longest needs.
 const STEPS_MAX: u64 = 50_000_000;
@@ -186,10 +193,16 @@ pub(crate) struct World {
     awake: Awake,
 }
 
+/// In memory, where there is such a file system: what a run does must not wait for a disk.
+fn temporary_folder() -> std::io::Result<tempfile::TempDir> {
+    tempfile::tempdir_in(MEMORY_FOLDER).or_else(|_| tempfile::tempdir())
+}
+
 impl World {
     pub(crate) fn new(scene: &Scene, reduction: &Reduction, mut random: fastrand::Rng) -> World {
         clock::simulated::set(Some(BEGIN_NS));
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        set_send_buffer(scene.send_buffer_bytes);
+        let folder = temporary_folder().expect("a temporary folder");
         let upstream = |number, role, name, random: &mut fastrand::Rng| {
             Upstream::new(number, role, &upstream_path(folder.path(), name), random.fork())
         };
@@ -230,6 +243,8 @@ impl World {
 
     pub(crate) fn run(mut self, shared: &mut Shared<'_>, steps: &AtomicU64) -> Result<(), String> {
         let (mut did_at_ns, mut is_checked) = (shared.now_ns, false);
+        // Of workers, since anybody else has done something or the clock has moved.
+        let mut busy_turns = 0;
         for _ in 0..STEPS_MAX {
             steps.fetch_add(1, Ordering::Relaxed);
             if self.clients.iter().all(Client::is_done) && self.subscribers.iter().all(Subscriber::is_done) {
@@ -243,14 +258,23 @@ impl World {
                     flatout_proxy::check_all()?;
                 }
                 self.advance(shared, did_at_ns);
+                busy_turns = 0;
                 continue;
             };
             if !self.step(actor, shared)? {
                 self.awake.sleep(actor);
             } else if actor < self.workers {
+                busy_turns += 1;
+                if busy_turns > BUSY_TURNS_MAX {
+                    return Err(format!(
+                        "worker {actor} is busy, although nobody else has anything to do: {}",
+                        self.waiting()
+                    ));
+                }
                 // A worker's own timers are no reason to wait for ever.
                 self.awake.wake_all();
             } else {
+                busy_turns = 0;
                 // Peers are connected to workers only.
                 (0..self.workers).for_each(|worker| self.awake.wake(worker));
                 self.awake.wake(self.operator());
@@ -266,14 +290,19 @@ impl World {
     }
 
     fn step(&mut self, actor: usize, shared: &mut Shared<'_>) -> Result<bool, String> {
+        let did = self.act(actor, shared)?;
+        if did {
+            socket::somebody_did(actor < self.workers);
+        }
+        Ok(did)
+    }
+
+    fn act(&mut self, actor: usize, shared: &mut Shared<'_>) -> Result<bool, String> {
         let mut at = actor;
         if at < self.workers {
             let did =
                 self.server_mut().workers[at].step().map_err(|error| format!("worker {at}: {error}"))?;
-            if did {
-                shared.has_unread = false;
-                socket::server_did();
-            }
+            shared.has_unread &= !did;
             return Ok(did);
         }
         at -= self.workers;
@@ -420,7 +449,7 @@ impl World {
         self.server().handle.drain();
         let rest_until_ns = shared.now_ns + REST_NS_MAX;
         let until_ns = shared.now_ns + QUIET_NS_MAX;
-        while !self.server().workers.iter().all(flatout_engine::SteppedWorker::has_ended) {
+        while !self.server().workers.iter().all(SimulatedWorker::has_ended) {
             if shared.now_ns > until_ns {
                 let figures = self.server().handle.figures();
                 return Err(format!("all clients are gone, and the server does not end: {figures:?}"));
@@ -487,12 +516,17 @@ impl World {
 
     /// Who waits, when nobody has anything to do.
     fn stuck(&self, shared: &Shared<'_>) -> String {
-        let waiting: Vec<String> = self.clients.iter().filter_map(Client::waits_for).collect();
         let quiet_s = QUIET_NS_MAX / 1_000_000_000;
         format!(
             "nothing has happened for {quiet_s} s of {} s: {}",
             (shared.now_ns - BEGIN_NS) / 1_000_000_000,
-            waiting.join("; ")
+            self.waiting()
         )
+    }
+
+    /// Which clients wait for what.
+    fn waiting(&self) -> String {
+        let waiting: Vec<String> = self.clients.iter().filter_map(Client::waits_for).collect();
+        waiting.join("; ")
     }
 }

@@ -56,6 +56,8 @@ pub fn begin(remote: &Remote, source: Option<IpAddr>) -> io::Result<OwnedFd> {
         }
         Remote::Unix(path) => {
             let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            #[cfg(feature = "simulation")]
+            crate::socket::simulated::limit_send_buffer(&socket);
             net::connect(&socket, &SocketAddrUnix::new(path)?)?;
             Ok(socket)
         }

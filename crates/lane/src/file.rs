@@ -45,8 +45,8 @@ pub enum Writer {
 pub fn is_cached(file: &File, offset: u64, bytes: u64) -> bool {
     #[cfg(feature = "simulation")]
     if crate::clock::simulated::is_set() {
-        // The kernel's decision would make runs depend on what else the machine does.
-        return true;
+        // The seed's decision, not the kernel's.
+        return !crate::jobs::is_cold();
     }
     let Some(last) = bytes.checked_sub(1).and_then(|bytes| offset.checked_add(bytes)) else { return true };
     let stride = PROBE_STRIDE_BYTES.max(bytes / PROBES_MAX);

@@ -20,6 +20,7 @@ pub enum DiskFault {
 
 thread_local! {
     static WAITING: RefCell<Vec<Job>> = const { RefCell::new(Vec::new()) };
+    static REFUSED: RefCell<Vec<Job>> = const { RefCell::new(Vec::new()) };
     static WAITING_MAX: Cell<usize> = const { Cell::new(usize::MAX) };
     static FAULT: Cell<Option<DiskFault>> = const { Cell::new(None) };
     static IS_COLD: Cell<bool> = const { Cell::new(false) };
@@ -42,10 +43,15 @@ pub fn has_room() -> bool {
     WAITING.try_with(|waiting| waiting.borrow().len() < WAITING_MAX.get()).unwrap_or(false)
 }
 
+/// Has this called when a job has been done, and so one more may wait: for one that was refused.
+pub fn when_room(call: impl FnOnce() + 'static) {
+    REFUSED.with_borrow_mut(|refused| refused.push(Box::new(call)));
+}
+
 /// Drops all that wait: a run has ended.
 pub fn clear() {
     WAITING_MAX.set(0);
-    let waiting = WAITING.take();
+    let waiting = (WAITING.take(), REFUSED.take());
     drop(waiting);
 }
 
@@ -57,7 +63,10 @@ pub fn count() -> usize {
 /// Does one of them, the oldest being number 0. Returns whether there was one.
 pub fn run(number: usize) -> bool {
     let job = WAITING.with_borrow_mut(|waiting| (number < waiting.len()).then(|| waiting.remove(number)));
-    job.map(|job| job()).is_some()
+    let Some(job) = job else { return false };
+    job();
+    REFUSED.take().into_iter().for_each(|call| call());
+    true
 }
 
 /// How many may wait.

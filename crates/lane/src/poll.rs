@@ -270,6 +270,14 @@ impl Poll {
     }
 }
 
+/// For a set that watches this one.
+#[cfg(feature = "simulation")]
+impl AsFd for Set {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl Set {
     /// Watches a connection, edge-triggered, for both directions, while it is open: no other call is needed. Closing
     /// the descriptor ends the watch.

@@ -61,9 +61,26 @@ pub fn send_slices(socket: BorrowedFd<'_>, slices: &[IoSlice<'_>], more: bool) -
 /// [`Moved::Bytes`]`(0)` means that the file ends there.
 pub fn send_file(socket: BorrowedFd<'_>, file: &File, offset: u64, bytes: u64) -> Moved {
     let mut offset = offset;
+    #[cfg(feature = "simulation")]
+    if crate::clock::simulated::is_set() {
+        return send_copied(socket, file, offset, bytes);
+    }
     // Linux moves at most 0x7ffff000 bytes per call (sendfile(2)).
     let bytes = bytes.min(0x7fff_f000) as usize;
     moved(|| rustix::fs::sendfile(socket, file, Some(&mut offset), bytes))
+}
+
+/// The same with a copy. How many pages of the page cache fit a socket depends on where the kernel has put them, and so on what else the
+/// machine does.
+#[cfg(feature = "simulation")]
+fn send_copied(socket: BorrowedFd<'_>, file: &File, offset: u64, bytes: u64) -> Moved {
+    use std::os::unix::fs::FileExt;
+    let mut copy = vec![0; bytes.min(256 << 10) as usize];
+    match file.read_at(&mut copy, offset) {
+        Ok(0) => Moved::Bytes(0),
+        Ok(count) => send(socket, &copy[..count]),
+        Err(_) => Moved::Broken,
+    }
 }
 
 /// Bytes that were sent but not acknowledged by the peer's kernel; 0 if the kernel does not report it.
@@ -104,6 +121,30 @@ pub(crate) fn set_int_option(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// How much of what is sent waits in the kernel, for the simulator.
+#[cfg(feature = "simulation")]
+pub mod simulated {
+    use std::cell::Cell;
+    use std::os::fd::AsFd;
+
+    thread_local! {
+        static SEND_BUFFER: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+
+    /// Sets it for sockets that this thread opens or accepts from now on; `None` is the kernel's default.
+    pub fn set_send_buffer(bytes: Option<usize>) {
+        SEND_BUFFER.set(bytes);
+    }
+
+    /// Applies it to a socket.
+    pub fn limit_send_buffer(socket: impl AsFd) {
+        if let Some(bytes) = SEND_BUFFER.get() {
+            // The kernel has a minimum of its own.
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, bytes);
+        }
+    }
+}
+
 /// The result of an accept.
 #[derive(Debug)]
 pub enum Accepted {
@@ -120,7 +161,11 @@ pub enum Accepted {
 /// Accepts one connection from the listener's queue.
 pub fn accept(listener: BorrowedFd<'_>) -> Accepted {
     match rustix::net::acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-        Ok((socket, peer)) => Accepted::Connection(socket, peer.and_then(|peer| peer.try_into().ok())),
+        Ok((socket, peer)) => {
+            #[cfg(feature = "simulation")]
+            simulated::limit_send_buffer(&socket);
+            Accepted::Connection(socket, peer.and_then(|peer| peer.try_into().ok()))
+        }
         Err(Errno::AGAIN) => Accepted::Empty,
         // accept(2): errors of the new connection itself are reported here, to be treated like "try again".
         Err(

@@ -1,7 +1,7 @@
 //! A connection of HTTP/1: some requests, one after the other or pipelined.
 
 use super::request::{draw_repeated, draw_request, draw_tunnel};
-use super::{DISCARDED_BYTES_MAX, PAUSE_MS_MAX, POLL_PAUSE_MS_MAX, REPEATED_MAX, REQUESTS_MAX};
+use super::{DISCARDED_BYTES_MAX, PAUSE_MS_MAX, POLL_PAUSE_MS_MAX, REPEATED_MAX, draw_count};
 use crate::message::{Decoder, Framing, Head, Start, body, chunked};
 use crate::model::{Excuse, Got, Planned};
 use crate::scene::TIME_MAX;
@@ -133,7 +133,7 @@ impl Connection {
         let mut all: Vec<Planned> = if is_polling {
             draw_repeated(random.usize(3..=REPEATED_MAX).min(requests_max), random, shared)
         } else {
-            let count = random.usize(1..=REQUESTS_MAX).min(requests_max);
+            let count = draw_count(random).min(requests_max);
             (0..count).map(|_| draw_request(random, shared)).collect()
         };
         let has_tunnel = !is_polling && shared.scene.may_tunnel() && random.u8(..5) == 0;

@@ -12,7 +12,7 @@ use h2::client::{self, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 
 use super::request::{draw_request, draw_unwanted};
-use super::{PAUSE_MS_MAX, REQUESTS_MAX, UNWANTED_MAX};
+use super::{PAUSE_MS_MAX, REQUESTS_MAX, UNWANTED_MAX, draw_count};
 use crate::carrier::{Carrier, Wire};
 use crate::message::body;
 use crate::model::{Excuse, Got, Planned};
@@ -111,8 +111,8 @@ impl Connection {
     ) -> Connection {
         // More of them than fit into the window of the connection.
         let is_unwanted = random.u8(..6) == 0;
-        let most = if is_unwanted { UNWANTED_MAX } else { REQUESTS_MAX };
-        let count = random.usize(1..=most).min(requests_max);
+        let count = if is_unwanted { random.usize(1..=UNWANTED_MAX) } else { draw_count(random) };
+        let count = count.min(requests_max);
         let draw = if is_unwanted { draw_unwanted } else { draw_request };
         let mut planned: Vec<Planned> = (0..count).map(|_| draw(random, shared)).collect();
         planned.iter_mut().for_each(|request| request.address = socket.announced());

@@ -15,8 +15,10 @@ use crate::socket::{Did, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
-/// Requests of a connection: usually, where their heads are the same, and where they are uploads that nobody wants. Connections of a client.
+/// Requests of a connection: usually, where it lasts longer, where their heads are the same, and where they are uploads that nobody wants.
+/// Connections of a client.
 const REQUESTS_MAX: usize = 5;
+const REQUESTS_LONG: usize = 25;
 const REPEATED_MAX: usize = 12;
 const UNWANTED_MAX: usize = 24;
 const CONNECTIONS_MAX: usize = 3;
@@ -46,6 +48,12 @@ pub(crate) struct Client {
 enum Connection {
     Http1(Box<h1::Connection>),
     Http2(Box<h2::Connection>),
+}
+
+/// Draws how many requests a connection has.
+fn draw_count(random: &mut fastrand::Rng) -> usize {
+    let most = if random.u8(..4) == 0 { REQUESTS_LONG } else { REQUESTS_MAX };
+    random.usize(1..=most)
 }
 
 /// Connects to the server, with TLS or without.

@@ -1,14 +1,15 @@
 //! The requests of clients.
 
-use crate::message::BODY_BYTES_MAX;
+use crate::message::draw_length;
 use crate::model::Planned;
 use crate::model::cache::{PLAIN_RESOURCES, RESOURCES, RequestDirectives};
 use crate::scene::{BODY_MAX_SMALL, DENIED, REFUSED};
 use crate::tunnel::Lengths;
 use crate::world::Shared;
 
-/// An upload that nobody wants: more than a stream's window at first.
+/// An upload that nobody wants: more than a stream's window at first, or more than the server receives to keep the stream.
 const UNWANTED_BYTES_MAX: usize = 70_000;
+const UNWANTED_BYTES_LONG: usize = 400_000;
 
 /// Draws a request, of any protocol.
 pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Planned {
@@ -43,15 +44,11 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         1 => REFUSED,
         _ => "/open",
     };
-    let body_length = match (method, random.u8(..6)) {
-        ("GET" | "HEAD" | "DELETE", _) | (_, 0) => 0,
-        (_, 1) => random.usize(1..=100),
+    let body_length = match method {
+        "GET" | "HEAD" | "DELETE" => 0,
         // Exactly as much as the smaller limit allows.
-        (_, 5) => BODY_MAX_SMALL,
-        (_, 2) => random.usize(1..=16_384),
-        (_, 3) => random.usize(1..=70_000),
-        _ if random.u8(..3) == 0 => random.usize(1..=BODY_BYTES_MAX),
-        _ => random.usize(1..=300_000),
+        _ if random.u8(..6) == 0 => BODY_MAX_SMALL,
+        _ => draw_length(random, shared.scene.body_bytes_max),
     };
     Planned {
         id,
@@ -116,10 +113,11 @@ pub(super) fn draw_unwanted(random: &mut fastrand::Rng, shared: &mut Shared<'_>)
     if random.u8(..4) == 0 {
         return planned;
     }
+    let most = if random.u8(..4) == 0 { UNWANTED_BYTES_LONG } else { UNWANTED_BYTES_MAX };
     Planned {
         method: "POST",
         path: DENIED,
-        body_length: random.usize(20_000..=UNWANTED_BYTES_MAX),
+        body_length: random.usize(20_000..=most),
         resource: None,
         asks: RequestDirectives::default(),
         ..planned

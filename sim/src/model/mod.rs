@@ -172,15 +172,19 @@ impl Model {
 
     /// A purge of a resource is confirmed. It has begun and ended at this moment.
     pub(crate) fn purge(&mut self, resource: u8, is_soft: bool, now: Moment) {
-        let target = resource_target(resource);
-        self.removals.push(Removal {
-            target,
-            before: now,
-            is_purge: true,
-            is_soft,
-            confirmed: now,
-            is_written: false,
-        });
+        self.remove(resource_target(resource), is_soft, now);
+    }
+
+    /// Responses of another host are purged. A response that is in flight then may be left unstored, because the purge does not compare its
+    /// URL.
+    pub(crate) fn purge_others(&mut self, now: Moment) {
+        self.remove(String::new(), false, now);
+    }
+
+    fn remove(&mut self, target: String, is_soft: bool, now: Moment) {
+        let removal =
+            Removal { target, before: now, is_purge: true, is_soft, confirmed: now, is_written: false };
+        self.removals.push(removal);
     }
 
     /// Whether all purges so far are on disk.
@@ -195,20 +199,6 @@ impl Model {
         self.crashed = Some(now);
         self.removals.retain(|removal| removal.is_written);
         self.awaited.clear();
-    }
-
-    /// Responses of another host are purged. A response that is in flight then may be left unstored, because the purge does not compare its
-    /// URL.
-    pub(crate) fn purge_others(&mut self, now: Moment) {
-        let removal = Removal {
-            target: String::new(),
-            before: now,
-            is_purge: true,
-            is_soft: false,
-            confirmed: now,
-            is_written: false,
-        };
-        self.removals.push(removal);
     }
 
     /// A resource whose upstream has a request and has not responded: that of the latest.

@@ -2,7 +2,7 @@
 
 use super::fastcgi::{self, Records};
 use super::response::{Made, application, authorization};
-use super::{Arrived, Begin, Behaviour, Fault, PAUSE_MS_MAX, Role, draw_leave};
+use super::{Arrived, Begin, Behaviour, Fault, LINGER_LOOKS, PAUSE_MS_MAX, Role, TRICKLE_PIECES, draw_leave};
 use crate::message::{Decoder, Framing, Head, Start, chunked};
 use crate::scene::TIME_MAX;
 use crate::socket::{Did, Received, Sent, Socket};
@@ -84,6 +84,8 @@ enum Then {
     Close,
     /// Nothing, for longer than any limit.
     Nothing,
+    /// The sending side is closed, and what still comes is not read: so servers make sure that their last response arrives.
+    Linger,
 }
 
 impl Connection {
@@ -176,8 +178,7 @@ impl Connection {
             Received::Nothing => {
                 let is_at_rest = self.request.is_none() && self.input.is_empty() && self.has_served;
                 if is_at_rest && draw_leave(random, shared) {
-                    self.leave(random, shared);
-                    return Ok(Did::Ended);
+                    return Ok(self.leave(random, shared));
                 }
                 return Ok(Did::Nothing);
             }
@@ -328,13 +329,20 @@ impl Connection {
         true
     }
 
-    /// Closes a connection at rest.
-    fn leave(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>) {
+    /// Closes a connection at rest, or its sending side.
+    fn leave(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Did {
         // Many servers say why. It must not become the response to a request that comes later.
         if self.records.is_none() && random.bool() {
             self.socket.send(TIME_IS_OVER);
         }
-        shared.event(self.actor, Event::Close);
+        if random.bool() {
+            shared.event(self.actor, Event::Close);
+            return Did::Ended;
+        }
+        shared.event(self.actor, Event::CloseWrite);
+        self.socket.close_write();
+        self.then = Then::Linger;
+        Did::Something
     }
 
     /// Whether its response is sent, and it closes now.
@@ -361,9 +369,14 @@ impl Connection {
                     Did::Ended
                 }
                 Then::Nothing if self.wakes_at_ns == 0 => Did::Ended,
+                Then::Linger if random.u8(..LINGER_LOOKS) == 0 => {
+                    shared.event(self.actor, Event::Close);
+                    Did::Ended
+                }
                 _ => Did::Nothing,
             };
         }
+        let trickles = self.request.as_ref().is_some_and(|request| request.behaviour.trickles);
         let pauses = self.request.as_ref().is_some_and(|request| request.behaviour.draw_pause(random));
         if pauses && !self.has_paused {
             self.has_paused = true;
@@ -373,15 +386,18 @@ impl Connection {
             return Did::Something;
         }
         let rest = &self.output[self.sent..];
-        let piece = &rest[..self.socket.draw_piece(random, rest.len())];
+        let length = match trickles {
+            true => rest.len().min(self.output.len() / TRICKLE_PIECES + 1),
+            false => self.socket.draw_piece(random, rest.len()),
+        };
+        let piece = &rest[..length];
         match self.socket.send(piece) {
             Sent::Bytes(bytes) => {
                 self.has_paused = false;
                 self.sent += bytes;
                 shared.event(self.actor, Event::Sent(bytes));
                 if self.leaves() {
-                    self.leave(random, shared);
-                    return Did::Ended;
+                    return self.leave(random, shared);
                 }
                 Did::Something
             }

@@ -11,7 +11,9 @@ use h2::server::{self, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
 
 use super::response::{Made, application, authorization};
-use super::{Arrived, Begin, Behaviour, Fault, PAUSE_MS_MAX, Role, draw_leave};
+use super::{
+    Arrived, Begin, Behaviour, Fault, PAUSE_MS_MAX, Role, TRICKLE_BYTES_MIN, TRICKLE_PIECES, draw_leave,
+};
 use crate::carrier::{Carrier, Wire};
 use crate::message::Framing;
 use crate::scene::TIME_MAX;
@@ -395,7 +397,11 @@ impl Stream {
             self.download = None;
             return Did::Something;
         }
-        download.stream.reserve_capacity(draw_piece(random, download.rest.len()));
+        let piece = match self.behaviour.trickles {
+            true => download.rest.len().min(TRICKLE_BYTES_MIN / TRICKLE_PIECES),
+            false => draw_piece(random, download.rest.len()),
+        };
+        download.stream.reserve_capacity(piece);
         match download.stream.poll_capacity(&mut context) {
             Poll::Ready(Some(Ok(0))) | Poll::Pending => Did::Nothing,
             Poll::Ready(Some(Ok(capacity))) => {

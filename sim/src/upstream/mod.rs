@@ -20,9 +20,16 @@ use crate::world::Shared;
 /// The longest pause of an upstream that keeps the rules; three of them are shorter than any time limit for a response.
 const PAUSE_MS_MAX: u64 = 3_000;
 
+/// A response that trickles has so many bytes, and is sent in so many pieces.
+const TRICKLE_BYTES_MIN: usize = 150_000;
+const TRICKLE_PIECES: usize = 14;
+
 /// A connection at rest is closed sooner or later: at one of so many looks, or sooner while a request for it may be about to come.
 const IDLE_LOOKS: u16 = 100;
 const AWAITED_LOOKS: u16 = 20;
+
+/// One that has closed its sending side is closed at one of so many looks.
+const LINGER_LOOKS: u8 = 12;
 
 /// What it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +76,8 @@ struct Behaviour {
     pauses: bool,
     /// It pauses again and again in its response.
     is_slow: bool,
+    /// It sends a long response in so few pieces, with such pauses between them, that the whole takes longer than any of it may.
+    trickles: bool,
     interim: bool,
     closes: bool,
     /// It closes right behind its response, without having said so: a server may do that whenever a connection is at rest.
@@ -279,7 +288,7 @@ impl Arrived {
 impl Behaviour {
     /// Whether it pauses before the next piece of its response.
     fn draw_pause(self, random: &mut fastrand::Rng) -> bool {
-        random.u8(..if self.is_slow { 2 } else { 24 }) == 0
+        self.trickles || random.u8(..if self.is_slow { 2 } else { 24 }) == 0
     }
 
     fn draw(random: &mut fastrand::Rng, may_fail: bool) -> Behaviour {
@@ -289,6 +298,7 @@ impl Behaviour {
             start: if random.u8(..4) == 0 { Begin::AfterHead } else { Begin::AfterBody },
             pauses: random.u8(..4) == 0,
             is_slow: random.u8(..12) == 0,
+            trickles: random.u8(..40) == 0,
             interim: random.u8(..8) == 0,
             closes: random.u8(..6) == 0,
             leaves: random.u8(..12) == 0,

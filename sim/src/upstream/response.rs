@@ -1,7 +1,7 @@
 //! What upstreams respond.
 
-use super::{Arrived, Behaviour, Fault};
-use crate::message::{BODY_BYTES_MAX, Framing, body};
+use super::{Arrived, Behaviour, Fault, TRICKLE_BYTES_MIN};
+use crate::message::{Framing, body, draw_length};
 use crate::model::cache::{PLAIN_RESOURCES, ResponseDirectives, TAGS, tag_name};
 use crate::model::{End, Sent as SentResponse};
 use crate::trace::{Actor, Event};
@@ -41,13 +41,9 @@ pub(super) fn application(
     let drawn = ResponseDirectives::draw(random, planned);
     // The cookie of a 304 would be its client's only.
     let says = ResponseDirectives { sets_cookie: drawn.sets_cookie && confirmed.is_none(), ..drawn };
-    let body_length = match random.u8(..5) {
-        0 => 0,
-        1 => random.usize(1..=100),
-        2 => random.usize(1..=16_384),
-        3 => random.usize(1..=70_000),
-        _ if random.u8(..3) == 0 => random.usize(1..=BODY_BYTES_MAX),
-        _ => random.usize(1..=300_000),
+    let body_length = match behaviour.trickles {
+        true => random.usize(TRICKLE_BYTES_MIN..=2 * TRICKLE_BYTES_MIN),
+        false => draw_length(random, shared.scene.body_bytes_max),
     };
     let framing = match random.u8(..3) {
         0 => Framing::Chunked,

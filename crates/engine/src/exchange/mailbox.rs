@@ -164,6 +164,15 @@ impl MailboxInner {
     }
 }
 
+/// Whether it is that of the same worker.
+impl PartialEq for Mailbox {
+    fn eq(&self, other: &Mailbox) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Mailbox {}
+
 impl fmt::Debug for Mailbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mailbox").field("waiting", &self.0.lock().mail.len()).finish()

@@ -60,10 +60,17 @@ impl Main {
         Ok(Main { worker, watched, sleep, metrics: Handle::current().metrics() })
     }
 
-    /// Takes the events that are there. Returns whether there is anything to do.
+    /// Takes the events that are there, if there may be any. Returns whether there is anything to do.
     #[cfg(feature = "simulation")]
-    pub(super) fn look(&mut self) -> io::Result<bool> {
-        Ok(self.worker.take_events(Duration::ZERO)? > 0 || self.worker.has_more())
+    pub(super) fn look(&mut self, may_have_events: bool) -> io::Result<bool> {
+        let has_events = may_have_events && self.worker.take_events(Duration::ZERO)? > 0;
+        Ok(has_events || self.worker.has_more())
+    }
+
+    /// The set that has its events.
+    #[cfg(feature = "simulation")]
+    pub(super) fn set(&self) -> &flatout_lane::poll::Set {
+        self.worker.poll.set()
     }
 
     /// One turn, of a worker that has something to do or is due: one that nobody has woken waits, as it would on its thread. Returns

@@ -1,6 +1,7 @@
 //! A worker that the simulator runs step by step, on its own thread and by its own clock.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
@@ -55,13 +56,15 @@ impl SteppedWorker {
     ///
     /// The runtime itself does nothing: its timers move with [`SteppedWorker::advance`], and it has no sockets.
     ///
+    /// `may_have_events`: what [`SteppedWorker::events`] says. Without any, no system call is made to look for them.
+    ///
     /// # Errors
     /// As a worker on a thread of its own.
-    pub fn step(&mut self) -> io::Result<bool> {
+    pub fn step(&mut self, may_have_events: bool) -> io::Result<bool> {
         let SteppedWorker { main, local, runtime, woken } = self;
         let Some(worker) = main else { return Ok(false) };
         let is_due = woken.0.swap(false, Ordering::Relaxed);
-        let had_work = worker.look()?;
+        let had_work = worker.look(may_have_events)?;
         if !had_work && !is_due {
             return Ok(false);
         }
@@ -80,6 +83,11 @@ impl SteppedWorker {
         // What its next turn does by a time limit counts.
         self.woken.0.store(true, Ordering::Relaxed);
         self.runtime.block_on(tokio::time::advance(time));
+    }
+
+    /// Readable while there are events for it, of sockets and of other workers; `None` when it has ended.
+    pub fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.main.as_ref().map(|main| main.set().as_fd())
     }
 
     /// Whether it has drained or was stopped.

@@ -173,11 +173,9 @@ impl Content {
         }
         if matches!(self.pending, Pending::None) {
             let work = Work::Read(file.clone(), self.read_at, bytes as usize);
+            // If the threads have too much to do, the guest is called when they have less.
             if let Some(done) = spool.begin(work, self.guest) {
                 self.pending = Pending::Read(done, bytes);
-            } else {
-                // The threads have too much to do.
-                spool.lane.tell_of_room(self.exchange);
             }
         }
         false

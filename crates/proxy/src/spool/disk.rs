@@ -4,8 +4,8 @@ use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -115,7 +115,12 @@ impl Drop for SpoolFile {
 /// The threads.
 pub(crate) struct Disk {
     jobs: SyncSender<DiskJob>,
+    refused: Arc<RefusedGuests>,
 }
+
+/// Guests whose jobs found no room. All are called when a job has ended; each is here once.
+#[derive(Default)]
+struct RefusedGuests(Mutex<Vec<(Mailbox, GuestKey)>>);
 
 pub(crate) struct DiskJob {
     pub(crate) work: Work,
@@ -148,6 +153,14 @@ impl Completion {
         self.result.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// Has the guest called when another job has ended.
+    fn wait_for_room(&self, refused: &RefusedGuests) {
+        let mut refused = refused.lock();
+        if !refused.iter().any(|(mailbox, guest)| *guest == self.guest && *mailbox == self.mailbox) {
+            refused.push((self.mailbox.clone(), self.guest));
+        }
+    }
+
     fn set(&self, result: io::Result<Bytes>) {
         *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         self.mailbox.call_again(self.guest);
@@ -159,31 +172,68 @@ impl Disk {
     pub(crate) fn start() -> Option<Disk> {
         let (jobs, receiver) = sync_channel(JOBS_MAX);
         let receiver = Arc::new(Mutex::new(receiver));
+        let refused = Arc::<RefusedGuests>::default();
+        #[cfg(feature = "simulation")]
+        if flatout_lane::clock::simulated::is_set() {
+            return Some(Disk { jobs, refused });
+        }
         let started = (0..THREADS).filter(|index| {
-            let receiver = receiver.clone();
+            let (receiver, refused) = (receiver.clone(), refused.clone());
             let thread = std::thread::Builder::new().name(format!("flatout-spool-{index}"));
-            thread.spawn(move || run(&receiver)).is_ok()
+            thread.spawn(move || run(&receiver, &refused)).is_ok()
         });
-        (started.count() > 0).then_some(Disk { jobs })
+        (started.count() > 0).then_some(Disk { jobs, refused })
     }
 
-    /// Starts a job. Returns whether there was room for it.
+    /// Starts a job. Returns whether there was room for it. If not, the guest that waits for it is called when there may be.
     pub(crate) fn begin(&self, job: DiskJob) -> bool {
         #[cfg(feature = "simulation")]
         if flatout_lane::clock::simulated::is_set() {
-            return flatout_lane::jobs::defer(|| run_now(job));
+            return self.begin_simulated(job);
         }
+        let Err(TrySendError::Full(job)) = self.jobs.try_send(job) else { return true };
+        let Some(done) = &job.done else { return false };
+        done.wait_for_room(&self.refused);
+        // The last job may have ended before the guest was added.
         self.jobs.try_send(job).is_ok()
+    }
+
+    #[cfg(feature = "simulation")]
+    fn begin_simulated(&self, job: DiskJob) -> bool {
+        let done = job.done.clone();
+        if flatout_lane::jobs::defer(|| run_now(job)) {
+            return true;
+        }
+        if let Some(done) = done {
+            done.wait_for_room(&self.refused);
+            let refused = self.refused.clone();
+            flatout_lane::jobs::when_room(move || refused.call_all());
+        }
+        false
     }
 }
 
-fn run(jobs: &Mutex<Receiver<DiskJob>>) {
+impl RefusedGuests {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Mailbox, GuestKey)>> {
+        // Each change under the lock is a single step.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those that are still there ask again.
+    fn call_all(&self) {
+        let refused = std::mem::take(&mut *self.lock());
+        refused.into_iter().for_each(|(mailbox, guest)| mailbox.call_again(guest));
+    }
+}
+
+fn run(jobs: &Mutex<Receiver<DiskJob>>, refused: &RefusedGuests) {
     // It was started by a worker, which is pinned to a CPU.
     cpu::unpin();
     loop {
         let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };
         run_now(job);
+        refused.call_all();
     }
 }
 

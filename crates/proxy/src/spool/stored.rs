@@ -70,12 +70,11 @@ impl StoredBody {
         let done = Completion::new(&self.mailbox, guest);
         let work = Work::Read(self.file.clone(), self.read_at, bytes as usize);
         let job = DiskJob { work, done: Some(done.clone()) };
-        if !self.store.disk().is_some_and(|disk| disk.begin(job)) {
-            // The threads have too much to do: it is asked for again.
-            self.mailbox.call_again(guest);
-            return NextPart::Later;
+        match self.store.disk() {
+            None => return NextPart::Failed,
+            // If the threads have too much to do, the guest asks again when they have less.
+            Some(disk) => self.reading = disk.begin(job).then_some(done),
         }
-        self.reading = Some(done);
         NextPart::Later
     }
 
