@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use flatout_lane::poll::EVENTS_MAX;
+
 use crate::scene::{Configuration, Scene};
 
 /// Properties, and whether they are there.
@@ -95,6 +97,7 @@ fn of_scene(it: &Scene) -> Properties {
         ("a folder of the cache", it.folder_bytes.is_some()),
         ("reads that block", it.disk.cold_of_256 > 0),
         ("crashes", it.crashes > 0),
+        ("few events at a time", it.events_max < EVENTS_MAX),
         ("small socket buffers", it.send_buffer_bytes.is_some()),
     ]
 }

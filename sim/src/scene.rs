@@ -6,6 +6,7 @@ use std::time::Duration;
 use flatout_cache::{DiskPlan, Plan as CachePlan};
 use flatout_engine::{self as engine, Limits, Listen, ProxyHeader};
 use flatout_gateway::{BufferRequests, Forward, Rules as CacheRules};
+use flatout_lane::poll::EVENTS_MAX;
 use flatout_proxy as proxy;
 use flatout_server::{Checked, Invalid, Plan};
 use flatout_site::plan::{
@@ -125,6 +126,8 @@ pub(crate) struct Scene {
     pub(crate) folder_bytes: Option<u64>,
     /// How often the server is killed.
     pub(crate) crashes: u32,
+    /// How many events a worker takes at a time.
+    pub(crate) events_max: usize,
     /// How much of what is sent over a connection waits in the kernel; `None` is its default.
     pub(crate) send_buffer_bytes: Option<usize>,
     /// The longest body. With small buffers, long ones would take as many turns as all others together.
@@ -225,11 +228,15 @@ impl Scene {
             disk: DiskFaults::draw(random),
             folder_bytes: None,
             crashes: 0,
+            events_max: *random.choice(&[1, 2, EVENTS_MAX]).expect("some"),
             send_buffer_bytes: None,
             body_bytes_max: BODY_BYTES_MAX,
         };
         if let Some(bytes) = *random.choice(&[None, None, Some(SEND_BUFFER_SMALL), Some(0)]).expect("some") {
             (scene.send_buffer_bytes, scene.body_bytes_max) = (Some(bytes), 40_000 + 2 * bytes);
+        }
+        if scene.disk.waiting_max < WAITING_MAX && random.bool() {
+            scene.configurations.iter_mut().for_each(Configuration::keep_nothing_in_memory);
         }
         // By a generator of its own: everything else stays as it is without a folder.
         scene.draw_folder(&mut fastrand::Rng::with_seed(random.get_seed()));
@@ -303,6 +310,12 @@ impl Configuration {
             retry_on: other.retry_on.clone(),
             ..self
         }
+    }
+
+    /// Bodies go to the disk.
+    fn keep_nothing_in_memory(&mut self) {
+        (self.buffers_requests, self.spools_to_files, self.spool_memory_max) = (true, true, 0);
+        self.buffer_response_bytes = 1 << 30;
     }
 
     fn draw(random: &mut fastrand::Rng) -> Configuration {

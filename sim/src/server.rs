@@ -72,6 +72,10 @@ impl SimulatedWorker {
         self.stepped.advance(time);
     }
 
+    pub(crate) fn has_tasks(&self) -> bool {
+        self.stepped.has_tasks()
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.stepped.has_ended()
     }

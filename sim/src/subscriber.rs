@@ -22,6 +22,9 @@ const BURST_MAX: u32 = 40;
 /// The longest pause of a subscriber.
 const PAUSE_NS_MAX: u64 = 10_000_000_000;
 
+/// At one of so many steps it pauses, or breaks off.
+const INTERRUPT_STEPS: u8 = 32;
+
 /// How long a message may be on its way to a subscriber that reads.
 const ARRIVAL_NS_MAX: u64 = 10_000_000_000;
 
@@ -150,7 +153,7 @@ impl Subscriber {
                 Sent::Broken => return self.end(shared),
             }
         }
-        if self.random.u8(..64) == 0 && !connection.socket.is_announcing() {
+        if self.random.u8(..INTERRUPT_STEPS) == 0 && !connection.socket.is_announcing() {
             return Ok(self.interrupt(shared));
         }
         self.receive(shared)

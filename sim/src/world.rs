@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flatout_cache::{Purge, PurgeScope};
+use flatout_lane::poll::simulated::set_events_max;
 use flatout_lane::socket::simulated::set_send_buffer;
 use flatout_lane::{clock, jobs};
 use flatout_push::{Hub, Limits};
@@ -67,6 +68,8 @@ pub(crate) struct Shared<'s> {
     pub(crate) has_unread: bool,
     /// An upstream has broken a rule.
     pub(crate) upstreams_failed: bool,
+    /// The authorization service has got a request, whose request waits.
+    pub(crate) is_asked: bool,
     /// The configuration that is served.
     served: usize,
     requests: u32,
@@ -88,6 +91,7 @@ impl<'s> Shared<'s> {
             secure: scene.has_tls.then(Clients::new),
             has_unread: false,
             upstreams_failed: false,
+            is_asked: false,
             served: 0,
             requests: 0,
             opened: 0,
@@ -201,6 +205,7 @@ fn temporary_folder() -> std::io::Result<tempfile::TempDir> {
 impl World {
     pub(crate) fn new(scene: &Scene, reduction: &Reduction, mut random: fastrand::Rng) -> World {
         clock::simulated::set(Some(BEGIN_NS));
+        set_events_max(scene.events_max);
         set_send_buffer(scene.send_buffer_bytes);
         let folder = temporary_folder().expect("a temporary folder");
         let upstream = |number, role, name, random: &mut fastrand::Rng| {
@@ -341,7 +346,9 @@ impl World {
             self.crash(shared);
             return true;
         }
-        if self.reloads_left == 0 || self.random.u8(..32) > 0 {
+        // Most interesting is a reload while a request waits.
+        let looks = if std::mem::take(&mut shared.is_asked) { 2 } else { 32 };
+        if self.reloads_left == 0 || self.random.u8(..looks) > 0 {
             return false;
         }
         let next = (shared.served + 1) % shared.scene.configurations.len();
@@ -429,7 +436,9 @@ impl World {
         let wakes = wakes.chain(self.subscribers.iter().filter_map(Subscriber::wakes_at_ns));
         let wakes = wakes.chain(self.publisher.wakes_at_ns()).chain(self.disk.wakes_at_ns());
         let next = wakes.filter(|at| *at > shared.now_ns).min().unwrap_or(u64::MAX);
-        let is_long = shared.now_ns - did_at_ns > LONG_AFTER_NS;
+        // Tasks wait for times that are not known. All other time limits of the server may be late.
+        let has_tasks = self.server().workers.iter().any(SimulatedWorker::has_tasks);
+        let is_long = !has_tasks || shared.now_ns - did_at_ns > LONG_AFTER_NS;
         let to = next.min(shared.now_ns + if is_long { LONG_STEP_NS } else { STEP_NS });
         clock::simulated::set(Some(to));
         for worker in &mut self.server_mut().workers {

@@ -31,6 +31,25 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// Packets that one busy poll takes from the card at most: what the kernel allows without CAP_NET_ADMIN.
 const BUSY_POLL_PACKETS: u16 = 64;
 
+/// How many events are taken at a time, for the simulator: what follows is as if it had happened during the turn.
+#[cfg(feature = "simulation")]
+pub mod simulated {
+    use std::cell::Cell;
+
+    thread_local! {
+        static EVENTS_MAX: Cell<usize> = const { Cell::new(super::EVENTS_MAX) };
+    }
+
+    /// Sets it for sets that this thread makes from now on, at most [`super::EVENTS_MAX`].
+    pub fn set_events_max(events_max: usize) {
+        EVENTS_MAX.set(events_max.clamp(1, super::EVENTS_MAX));
+    }
+
+    pub(super) fn events_max() -> usize {
+        EVENTS_MAX.get()
+    }
+}
+
 /// An epoll set, and the last events that were taken from it.
 pub struct Poll {
     set: Set,
@@ -180,7 +199,11 @@ impl Poll {
     /// An empty set.
     pub fn new() -> io::Result<Poll> {
         let set = Set(Rc::new(epoll::create(CreateFlags::CLOEXEC)?));
-        Ok(Poll { set, events: Vec::with_capacity(EVENTS_MAX) })
+        #[cfg(feature = "simulation")]
+        let events = Vec::with_capacity(simulated::events_max());
+        #[cfg(not(feature = "simulation"))]
+        let events = Vec::with_capacity(EVENTS_MAX);
+        Ok(Poll { set, events })
     }
 
     /// The set.

@@ -9,6 +9,7 @@ use crate::world::Shared;
 
 /// An upload that nobody wants: more than a stream's window at first, or more than the server receives to keep the stream.
 const UNWANTED_BYTES_MAX: usize = 70_000;
+const UNWANTED_BYTES_KEPT: usize = 256 << 10;
 const UNWANTED_BYTES_LONG: usize = 400_000;
 
 /// Draws a request, of any protocol.
@@ -113,11 +114,14 @@ pub(super) fn draw_unwanted(random: &mut fastrand::Rng, shared: &mut Shared<'_>)
     if random.u8(..4) == 0 {
         return planned;
     }
-    let most = if random.u8(..4) == 0 { UNWANTED_BYTES_LONG } else { UNWANTED_BYTES_MAX };
+    let body_length = match random.u8(..4) {
+        0 => random.usize(UNWANTED_BYTES_KEPT..=UNWANTED_BYTES_LONG),
+        _ => random.usize(20_000..=UNWANTED_BYTES_MAX),
+    };
     Planned {
         method: "POST",
         path: DENIED,
-        body_length: random.usize(20_000..=most),
+        body_length,
         resource: None,
         asks: RequestDirectives::default(),
         ..planned

@@ -290,6 +290,7 @@ impl Connection {
             ),
             Role::Authorization => authorization(&request.arrived, request.behaviour),
         };
+        request.behaviour.trickles &= made.is_long();
         let (response, end) = match self.records {
             Some(_) => fastcgi::written(random, &cgi(&made)),
             None => {

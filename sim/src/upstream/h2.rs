@@ -357,6 +357,7 @@ impl Stream {
             Role::Application => application(&self.arrived, self.behaviour, false, random, shared, actor),
             Role::Authorization => authorization(&self.arrived, self.behaviour),
         };
+        self.behaviour.trickles &= made.is_long();
         if made.is_after_interim {
             let hints = http::Response::builder().status(103).header("link", "</a>; rel=preload").body(());
             // The stream may have ended.

@@ -217,6 +217,7 @@ impl Arrived {
     ) -> Result<Arrived, String> {
         let etag = field("if-none-match").map(|etag| etag.trim_matches('"').to_owned());
         if role == Role::Authorization {
+            shared.is_asked = true;
             let allows = !field("x-forwarded-uri").unwrap_or_default().starts_with(REFUSED);
             return Ok(Arrived { planned: None, allows, etag, checked: 0 });
         }

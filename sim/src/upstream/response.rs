@@ -20,6 +20,13 @@ pub(super) struct Made {
     pub(super) body: Option<&'static [u8]>,
 }
 
+impl Made {
+    /// Whether it has so many bytes that it may trickle.
+    pub(super) fn is_long(&self) -> bool {
+        self.body.is_some_and(|body| body.len() >= TRICKLE_BYTES_MIN)
+    }
+}
+
 /// The response to a client's request. `ends_at_close`: it is one whose end may be that of its connection.
 pub(super) fn application(
     arrived: &Arrived,

@@ -51,6 +51,16 @@ pub(super) struct Main {
     metrics: RuntimeMetrics,
 }
 
+/// After a turn.
+#[cfg(feature = "simulation")]
+pub(super) struct StepOutcome {
+    /// There is more to do.
+    pub(super) has_more: bool,
+    /// Tasks wait for something: for a time, maybe.
+    pub(super) has_tasks: bool,
+    pub(super) has_ended: bool,
+}
+
 impl Main {
     /// In its runtime.
     pub(super) fn new(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) -> io::Result<Main> {
@@ -73,17 +83,22 @@ impl Main {
         self.worker.poll.set()
     }
 
-    /// One turn, of a worker that has something to do or is due: one that nobody has woken waits, as it would on its thread. Returns
-    /// whether there is more to do, and whether the worker has ended.
+    /// One turn, of a worker that has something to do or is due: one that nobody has woken waits, as it would on its thread.
     #[cfg(feature = "simulation")]
-    pub(super) fn step(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> (bool, bool) {
+    pub(super) fn step(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> StepOutcome {
         let requests = self.worker.serving.requests_count;
-        self.turn(local, context);
+        let has_tasks = self.turn(local, context);
         let has_more = self.worker.has_more() || self.worker.serving.requests_count != requests;
         if self.worker.ended {
             self.worker.end();
         }
-        (has_more, self.worker.ended)
+        StepOutcome { has_more, has_tasks, has_ended: self.worker.ended }
+    }
+
+    /// Whether time limits may have something to do.
+    #[cfg(feature = "simulation")]
+    pub(super) fn has_deadlines(&self) -> bool {
+        self.worker.wait_max() < WAIT_MAX
     }
 
     fn poll(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> TaskPoll<io::Result<()>> {

@@ -23,6 +23,8 @@ pub struct SteppedWorker {
     runtime: Runtime,
     /// Its tasks can go on, or the clock has moved.
     woken: Arc<Woken>,
+    /// It had tasks after its last turn.
+    has_tasks: bool,
 }
 
 #[derive(Default)]
@@ -49,7 +51,7 @@ impl SteppedWorker {
             let _entered = local.enter();
             Main::new(setup, make)
         })?;
-        Ok(SteppedWorker { main: Some(main), local, runtime, woken: Arc::default() })
+        Ok(SteppedWorker { main: Some(main), local, runtime, woken: Arc::default(), has_tasks: true })
     }
 
     /// One turn, and one step of each task that can go on, if the worker has been woken. Returns whether it had anything to do.
@@ -61,7 +63,7 @@ impl SteppedWorker {
     /// # Errors
     /// As a worker on a thread of its own.
     pub fn step(&mut self, may_have_events: bool) -> io::Result<bool> {
-        let SteppedWorker { main, local, runtime, woken } = self;
+        let SteppedWorker { main, local, runtime, woken, has_tasks } = self;
         let Some(worker) = main else { return Ok(false) };
         let is_due = woken.0.swap(false, Ordering::Relaxed);
         let had_work = worker.look(may_have_events)?;
@@ -70,24 +72,32 @@ impl SteppedWorker {
         }
         let waker = Waker::from(woken.clone());
         let entered = (runtime.enter(), local.enter());
-        let (has_more, ended) = worker.step(local, &mut Context::from_waker(&waker));
+        let after = worker.step(local, &mut Context::from_waker(&waker));
         drop(entered);
-        if ended {
+        *has_tasks = after.has_tasks;
+        if after.has_ended {
             self.main = None;
         }
-        Ok(had_work || has_more || is_due || self.woken.0.load(Ordering::Relaxed))
+        Ok(had_work || after.has_more || is_due || self.woken.0.load(Ordering::Relaxed))
     }
 
     /// Moves the clock of its tasks forward; the thread's own clock must have been set before.
     pub fn advance(&mut self, time: Duration) {
         // What its next turn does by a time limit counts.
-        self.woken.0.store(true, Ordering::Relaxed);
+        if self.has_tasks || self.main.as_ref().is_some_and(Main::has_deadlines) {
+            self.woken.0.store(true, Ordering::Relaxed);
+        }
         self.runtime.block_on(tokio::time::advance(time));
     }
 
     /// Readable while there are events for it, of sockets and of other workers; `None` when it has ended.
     pub fn events(&self) -> Option<BorrowedFd<'_>> {
         self.main.as_ref().map(|main| main.set().as_fd())
+    }
+
+    /// Whether tasks may wait for a time, which is not known.
+    pub fn has_tasks(&self) -> bool {
+        self.has_tasks && self.main.is_some()
     }
 
     /// Whether it has drained or was stopped.

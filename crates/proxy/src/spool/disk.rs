@@ -1,9 +1,11 @@
 //! Files of spooled responses. Threads write and read them: a disk may block, and a worker must not.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
@@ -118,9 +120,16 @@ pub(crate) struct Disk {
     refused: Arc<RefusedGuests>,
 }
 
-/// Guests whose jobs found no room. All are called when a job has ended; each is here once.
+/// Guests whose jobs found no room, the oldest first; each is here once.
 #[derive(Default)]
-struct RefusedGuests(Mutex<Vec<(Mailbox, GuestKey)>>);
+struct RefusedGuests {
+    queue: Mutex<VecDeque<(Mailbox, GuestKey)>>,
+    /// Jobs that wait or are being done.
+    jobs: AtomicUsize,
+}
+
+/// Guests that are called when a job has ended: one of them may be gone. When there are no jobs left, all are called.
+const CALLED_PER_JOB: usize = 2;
 
 pub(crate) struct DiskJob {
     pub(crate) work: Work,
@@ -157,7 +166,7 @@ impl Completion {
     fn wait_for_room(&self, refused: &RefusedGuests) {
         let mut refused = refused.lock();
         if !refused.iter().any(|(mailbox, guest)| *guest == self.guest && *mailbox == self.mailbox) {
-            refused.push((self.mailbox.clone(), self.guest));
+            refused.push_back((self.mailbox.clone(), self.guest));
         }
     }
 
@@ -191,11 +200,20 @@ impl Disk {
         if flatout_lane::clock::simulated::is_set() {
             return self.begin_simulated(job);
         }
-        let Err(TrySendError::Full(job)) = self.jobs.try_send(job) else { return true };
-        let Some(done) = &job.done else { return false };
-        done.wait_for_room(&self.refused);
-        // The last job may have ended before the guest was added.
-        self.jobs.try_send(job).is_ok()
+        self.refused.jobs.fetch_add(1, Ordering::AcqRel);
+        let refused = match self.jobs.try_send(job) {
+            Ok(()) => return true,
+            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => job,
+        };
+        if let Some(done) = &refused.done {
+            done.wait_for_room(&self.refused);
+            // The last job may have ended before the guest was added.
+            if self.jobs.try_send(refused).is_ok() {
+                return true;
+            }
+        }
+        self.refused.jobs.fetch_sub(1, Ordering::AcqRel);
+        false
     }
 
     #[cfg(feature = "simulation")]
@@ -207,22 +225,30 @@ impl Disk {
         if let Some(done) = done {
             done.wait_for_room(&self.refused);
             let refused = self.refused.clone();
-            flatout_lane::jobs::when_room(move || refused.call_all());
+            flatout_lane::jobs::when_room(move || refused.call(usize::MAX));
         }
         false
     }
 }
 
 impl RefusedGuests {
-    fn lock(&self) -> MutexGuard<'_, Vec<(Mailbox, GuestKey)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Mailbox, GuestKey)>> {
         // Each change under the lock is a single step.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that are still there ask again.
-    fn call_all(&self) {
-        let refused = std::mem::take(&mut *self.lock());
-        refused.into_iter().for_each(|(mailbox, guest)| mailbox.call_again(guest));
+    fn job_ended(&self) {
+        let are_all_done = self.jobs.fetch_sub(1, Ordering::AcqRel) == 1;
+        self.call(if are_all_done { usize::MAX } else { CALLED_PER_JOB });
+    }
+
+    /// Calls so many, which ask again if they are still there.
+    fn call(&self, most: usize) {
+        let mut queue = self.lock();
+        let count = queue.len().min(most);
+        let called: Vec<_> = queue.drain(..count).collect();
+        drop(queue);
+        called.into_iter().for_each(|(mailbox, guest)| mailbox.call_again(guest));
     }
 }
 
@@ -233,7 +259,7 @@ fn run(jobs: &Mutex<Receiver<DiskJob>>, refused: &RefusedGuests) {
         let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };
         run_now(job);
-        refused.call_all();
+        refused.job_ended();
     }
 }
 
