@@ -38,7 +38,7 @@ static CERTIFICATE: LazyLock<Certificate> = LazyLock::new(|| {
 
 /// The server's side, with its certificate in this folder.
 pub(crate) fn plan(folder: &Path) -> ServerPlan {
-    let identity = Identity { certificate: folder.join("certificate.pem"), key: folder.join("key.pem") };
+    let identity = Identity::new(folder.join("certificate.pem"), folder.join("key.pem"));
     ServerPlan { identities: vec![identity], ..ServerPlan::default() }
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn plan(folder: &Path) -> ServerPlan {
 /// The folder cannot be written, or the server does not take the certificate.
 pub(crate) fn acceptor(folder: &Path) -> Acceptor {
     let plan = plan(folder);
-    for Identity { certificate, key } in &plan.identities {
+    for Identity { certificate, key, .. } in &plan.identities {
         std::fs::write(certificate, &CERTIFICATE.pem).expect("a folder that can be written");
         std::fs::write(key, &CERTIFICATE.key_pem).expect("a folder that can be written");
         std::fs::set_permissions(key, Permissions::from_mode(0o600)).expect("a file of our own");

@@ -57,6 +57,8 @@ mod import;
 mod import_closed;
 #[path = "import_php.rs"]
 mod import_php;
+#[path = "import_tls.rs"]
+mod import_tls;
 #[path = "library.rs"]
 mod library;
 #[path = "limit_rate.rs"]

@@ -165,7 +165,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let started = match matches.get_one::<SocketAddr>("plans") {
         None => serve(store, settings, base, write, VERSION)?,
         Some(address) => {
-            let identity = Identity { certificate: path("plans-certificate"), key: path("plans-key") };
+            let identity = Identity::new(path("plans-certificate"), path("plans-key"));
             let credentials = ControllerCredentials { identity, token: path("token-file") };
             let listener = PlanListener { address: *address, credentials, leader };
             publish(store, settings, base, write, VERSION, listener)?

@@ -263,10 +263,18 @@ pub struct Tls {
     pub name: Option<String>,
     /// CA certificates to trust instead of the system's (PEM).
     pub authorities: Option<PathBuf>,
+    /// Lists of certificates that these have revoked (PEM).
+    pub revoked: Option<PathBuf>,
     /// Whether its certificate is checked.
     pub verify: bool,
     /// The client certificate, if the server requests one.
     pub certificate: Option<Identity>,
+}
+
+impl Default for Tls {
+    fn default() -> Tls {
+        Tls { name: None, authorities: None, revoked: None, verify: true, certificate: None }
+    }
 }
 
 /// How a server is chosen.

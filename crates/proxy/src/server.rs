@@ -64,6 +64,7 @@ pub(crate) struct LiveServer {
 fn connector(tls: &plan::Tls, address: &Address, protocol: Protocol) -> Result<Connector, String> {
     let plan = ClientPlan {
         authorities: tls.authorities.clone(),
+        revoked: tls.revoked.clone(),
         verify: tls.verify,
         identity: tls.certificate.clone(),
         protocols: match protocol {

@@ -92,7 +92,7 @@ fn an_upstream_without_servers_is_unavailable() {
 
 #[test]
 fn a_handshake_without_end_takes_connect_time() {
-    let tls = Tls { name: Some("localhost".to_owned()), authorities: None, verify: false, certificate: None };
+    let tls = Tls { name: Some("localhost".to_owned()), verify: false, ..Tls::default() };
     let server = Server { tls: Some(tls), ..Server::new(Address::Socket(silent())) };
     let plan = Upstream { connect_time_max: SECOND, ..Upstream::new("t", vec![server]) };
     let text = "cannot connect to the upstream in time";

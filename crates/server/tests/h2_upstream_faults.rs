@@ -332,8 +332,7 @@ fn over_tls(certified: &Certified, address: SocketAddr) -> Upstream {
     let tls = Tls {
         name: Some("localhost".to_owned()),
         authorities: Some(certified.path().join("cert.pem")),
-        verify: true,
-        certificate: None,
+        ..Tls::default()
     };
     let server = Server { tls: Some(tls), ..Server::new(Address::Socket(address)) };
     Upstream {

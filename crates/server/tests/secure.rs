@@ -60,12 +60,7 @@ impl Authority {
     }
 
     fn to(&self, address: SocketAddr) -> Upstream {
-        let tls = Tls {
-            name: None,
-            authorities: Some(self.folder.path().join("ca.pem")),
-            verify: true,
-            certificate: None,
-        };
+        let tls = Tls { authorities: Some(self.folder.path().join("ca.pem")), ..Tls::default() };
         let server = Server { tls: Some(tls), ..Server::new(Address::Socket(address)) };
         Upstream { retries_max: 0, ..Upstream::new("t", vec![server]) }
     }

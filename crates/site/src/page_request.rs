@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use flatout_engine::tls::PeerCertificate;
 use flatout_engine::{Announced, Reply, Request, RequestBody, Response, Tls};
 use flatout_wire::head::parse_kept;
 use flatout_wire::{Method, Status};
@@ -23,7 +24,7 @@ pub(crate) struct PageRequest {
     is_tls: bool,
     announced: Option<Rc<Announced>>,
     user: Vec<u8>,
-    certificate: Option<Vec<u8>>,
+    certificate: Option<PeerCertificate>,
 }
 
 impl std::fmt::Debug for PageRequest {

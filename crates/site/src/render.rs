@@ -1,6 +1,7 @@
 //! Renders templates for a request.
 
 use flatout_engine::Request;
+use flatout_engine::tls::PeerCertificate;
 use flatout_expression::Regex;
 use flatout_wire::Head;
 
@@ -37,8 +38,7 @@ pub(crate) struct View<'a> {
     pub(crate) auth_fields: &'a [(String, Vec<u8>)],
     /// The request's body, for rules of responses.
     pub(crate) body: &'a [u8],
-    /// The client's verified certificate (DER).
-    pub(crate) certificate: Option<&'a [u8]>,
+    pub(crate) certificate: Option<&'a PeerCertificate>,
     pub(crate) captured: &'a Captures,
     pub(crate) tables: &'a Tables,
     pub(crate) noted: &'a Noted,

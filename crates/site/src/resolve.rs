@@ -280,7 +280,7 @@ impl Compiled {
             user: b"",
             auth_fields: &[],
             body: b"",
-            certificate: origin.identity.certificate.as_deref(),
+            certificate: origin.identity.certificate.as_ref(),
             captured: &resolution.captured,
             tables: &self.tables,
             noted,

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
+use flatout_engine::tls::PeerCertificate;
 use flatout_engine::{Reply, Request, Response};
 use flatout_observe::observed::{Notes, RequestLogs};
 use flatout_wire::{Head, Method, Status};
@@ -157,8 +158,8 @@ pub(crate) struct Identity {
     pub(crate) user: Vec<u8>,
     /// Fields of the responses of auth services, the latest first.
     pub(crate) auth_fields: Vec<(String, Vec<u8>)>,
-    /// The client's verified certificate (DER).
-    pub(crate) certificate: Option<Vec<u8>>,
+    /// The client's certificate.
+    pub(crate) certificate: Option<PeerCertificate>,
 }
 
 impl SiteWorker {

@@ -205,7 +205,7 @@ mod tests {
         h2.upstreams[0].protocol = Protocol::H2c { streams_max: 1 };
         assert!(refused(h2).contains("protocol h2c"));
         let mut tls = plan(vec![site()]);
-        let secure = flatout_proxy::Tls { name: None, authorities: None, verify: false, certificate: None };
+        let secure = flatout_proxy::Tls { verify: false, ..flatout_proxy::Tls::default() };
         tls.upstreams[0].servers[0].tls = Some(secure);
         assert!(refused(tls).contains("https://"));
         let mut routed = plan(vec![site()]);

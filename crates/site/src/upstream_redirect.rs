@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
+use flatout_engine::tls::PeerCertificate;
 use flatout_engine::{ExchangeKey, OwnedRequest, Reply, Request, Response, bug};
 use flatout_gateway::private::{LIMIT_RATE, REDIRECT, SENDFILE, private_rate, remove_private};
 use flatout_gateway::{Finish, Redirection, TrustedFields, complete};
@@ -28,7 +29,7 @@ pub(crate) struct RedirectRequest {
     site: Option<usize>,
     followed: TrustedFields,
     user: Vec<u8>,
-    certificate: Option<Vec<u8>>,
+    certificate: Option<PeerCertificate>,
     /// How often it has continued at another route.
     reroutes: u8,
 }

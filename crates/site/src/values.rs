@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD};
+use flatout_engine::tls::PeerCertificate;
 use flatout_engine::{bug, sent_request_id};
 use flatout_lane::process::host_name;
 use flatout_prerender::{Crawler, crawler};
@@ -315,15 +316,18 @@ fn write_address(address: Option<IpAddr>, out: &mut Vec<u8>) -> io::Result<()> {
     }
 }
 
-fn write_property(property: OfCertificate, certificate: Option<&[u8]>, out: &mut Vec<u8>) {
+fn write_property(property: OfCertificate, certificate: Option<&PeerCertificate>, out: &mut Vec<u8>) {
     match (property, certificate) {
         (OfCertificate::Verify, None) => out.extend_from_slice(b"NONE"),
         (_, None) => {}
-        // A connection whose certificate cannot be verified is refused in its handshake.
-        (OfCertificate::Verify, Some(_)) => out.extend_from_slice(b"SUCCESS"),
-        (OfCertificate::Pem, Some(certificate)) => write_escaped_pem(certificate, out),
+        (OfCertificate::Verify, Some(certificate)) => out.extend_from_slice(match certificate.is_verified {
+            true => b"SUCCESS",
+            // Other connections whose certificate cannot be verified are refused in their handshake.
+            false => b"FAILED:unknown issuer",
+        }),
+        (OfCertificate::Pem, Some(certificate)) => write_escaped_pem(&certificate.der, out),
         (OfCertificate::Property(property), Some(certificate)) => {
-            out.extend_from_slice(property.of(certificate).unwrap_or_default().as_bytes());
+            out.extend_from_slice(property.of(&certificate.der).unwrap_or_default().as_bytes());
         }
     }
 }

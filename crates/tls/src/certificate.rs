@@ -3,26 +3,24 @@
 use std::fs;
 use std::io::Read;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, RootCertStore};
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{AuthorityKeyIdentifier, SubjectAltName};
 
+use crate::key::private_key;
+use crate::server::Identity;
 use crate::staple::{self, Staple};
 
 /// Bytes of a file with certificates: a system's list of all authorities takes a quarter of a megabyte.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-
-/// The permissions of a key that others must not have; its group may read it.
-const KEY_MODE_REFUSED: u32 = 0o027;
 
 /// A certificate that a server or a client can show, with its key.
 #[derive(Debug, Clone)]
@@ -47,11 +45,20 @@ impl Certificate {
     /// # Errors
     /// Which file has which problem, and what to do.
     pub fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
+        Certificate::of(&Identity::new(certificate, key))
+    }
+
+    /// The same, for a key that may be encrypted.
+    ///
+    /// # Errors
+    /// As [`Certificate::load`].
+    pub fn of(identity: &Identity) -> Result<Certificate, String> {
+        let Identity { certificate, key, passwords } = identity;
         let chain = chain(certificate)?;
         let first = chain.first().ok_or_else(|| nothing_in(certificate))?;
         let described = describe(first)
             .ok_or_else(|| format!("certificate {}: cannot be read: malformed", certificate.display()))?;
-        let key_der = private_key(key)?;
+        let key_der = private_key(key, passwords.as_deref())?;
         let certified = CertifiedKey::from_der(chain.clone(), key_der, &crate::provider());
         let mut certified = certified.map_err(|error| match error {
             Error::InconsistentKeys(_) => format!(
@@ -135,36 +142,28 @@ pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, String> {
     Ok(store)
 }
 
+/// The revocation lists in a file.
+pub(crate) fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    let bytes = read(path, "revocation list")?;
+    let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
+    let lists = lists.map_err(|error| format!("revocation list {}: not PEM: {error}", path.display()))?;
+    match lists.is_empty() {
+        true => {
+            Err(format!("revocation list {}: none in it; need PEM with `BEGIN X509 CRL`", path.display()))
+        }
+        false => Ok(lists),
+    }
+}
+
 fn nothing_in(path: &Path) -> String {
     format!("certificate {}: no certificate in it; need PEM with `BEGIN CERTIFICATE`", path.display())
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    let shown = path.display();
-    let metadata = fs::metadata(path).map_err(|error| format!("key {shown}: cannot be read: {error}"))?;
-    let mode = metadata.permissions().mode() & 0o777;
-    if mode & KEY_MODE_REFUSED != 0 {
-        return Err(format!(
-            "key {shown}: others may read or write it (mode {mode:04o}); make it private: chmod 600 {shown}"
-        ));
-    }
-    let bytes = read(path, "key")?;
-    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
-        pem::Error::NoItemsFound if contains(&bytes, b"ENCRYPTED PRIVATE KEY") => {
-            format!("key {shown}: it is encrypted; decrypt it: openssl pkey -in {shown} -out NEW_FILE")
-        }
-        pem::Error::NoItemsFound => {
-            format!("key {shown}: no private key in it; need PEM with `BEGIN PRIVATE KEY`")
-        }
-        error => format!("key {shown}: not PEM: {error}"),
-    })
-}
-
-fn contains(bytes: &[u8], part: &[u8]) -> bool {
+pub(crate) fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-fn read(path: &Path, what: &str) -> Result<Vec<u8>, String> {
+pub(crate) fn read(path: &Path, what: &str) -> Result<Vec<u8>, String> {
     read_at_most(path, what, FILE_BYTES_MAX)
 }
 

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use flatout_lane::pipe::Pipe;
 use flatout_lane::socket::{self, Moved};
 
+use crate::clients::PeerCertificate;
 use crate::counts::Counts;
 use crate::fault::Fault;
 use crate::proofs::PROTOCOL;
@@ -208,9 +209,15 @@ impl Channel {
         self.session.rules()
     }
 
-    /// The peer's verified certificate, if any (DER).
+    /// The peer's certificate, if any (DER). That of a server is verified.
     pub fn peer_certificate(&self) -> Option<&[u8]> {
         self.session.peer_certificate()
+    }
+
+    /// The certificate of a client, if it has presented one.
+    pub fn client_certificate(&self) -> Option<PeerCertificate> {
+        let der = self.session.peer_certificate()?.to_vec();
+        Some(PeerCertificate { der, is_verified: self.session.has_verified_peer() })
     }
 
     /// Whether EOF or a fault is already known and follows the received data. No event reports it.

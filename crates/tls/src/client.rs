@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::{TLS12, TLS13};
@@ -13,8 +13,9 @@ use rustls::{
     ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, WantsVerifier,
 };
 
-use crate::certificate::{Certificate, authorities};
+use crate::certificate::{Certificate, authorities, revocations};
 use crate::channel::Channel;
+use crate::clients::unusable_list;
 use crate::fault::Fault;
 use crate::server::Identity;
 use crate::session::{Session, suite_name};
@@ -25,6 +26,8 @@ use crate::sessions::Sessions;
 pub struct ClientPlan {
     /// Certificates of trusted CAs (PEM); `None` uses the system's.
     pub authorities: Option<PathBuf>,
+    /// Lists of revoked certificates (PEM), for these authorities: one for each CA of a chain, that is not expired.
+    pub revoked: Option<PathBuf>,
     /// Whether the server's certificate is verified. Without that, a man in the middle can read and change
     /// everything.
     pub verify: bool,
@@ -44,6 +47,7 @@ impl Default for ClientPlan {
     fn default() -> Self {
         ClientPlan {
             authorities: None,
+            revoked: None,
             verify: true,
             identity: None,
             protocols: vec![b"http/1.1".to_vec()],
@@ -81,13 +85,27 @@ impl Connector {
                 let anybody = Arc::new(Anybody(crate::provider()));
                 builder.dangerous().with_custom_certificate_verifier(anybody)
             }
-            (true, Some(path)) => builder.with_root_certificates(authorities(path)?),
+            (true, Some(path)) => match &plan.revoked {
+                None => builder.with_root_certificates(authorities(path)?),
+                Some(revoked) => {
+                    let verifier = WebPkiServerVerifier::builder_with_provider(
+                        Arc::new(authorities(path)?),
+                        crate::provider(),
+                    );
+                    let verifier = verifier.with_crls(revocations(revoked)?).enforce_revocation_expiration();
+                    let unusable = |error| match error {
+                        VerifierBuilderError::InvalidCrl(error) => unusable_list(revoked, &error),
+                        error => format!("certificate {}: {error}", path.display()),
+                    };
+                    builder.with_webpki_verifier(verifier.build().map_err(unusable)?)
+                }
+            },
             (true, None) => builder.with_root_certificates(system_authorities()?),
         };
         let mut config = match &plan.identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
-                let certificate = Certificate::load(&identity.certificate, &identity.key)?;
+                let certificate = Certificate::of(identity)?;
                 let shown = rustls::sign::SingleCertAndKey::from(certificate.certified);
                 builder.with_client_cert_resolver(Arc::new(shown))
             }

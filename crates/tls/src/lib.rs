@@ -9,10 +9,12 @@
 mod certificate;
 mod channel;
 mod client;
+mod clients;
 mod counts;
 mod early;
 mod fault;
 mod hello;
+mod key;
 mod names;
 mod profile;
 mod proofs;
@@ -28,15 +30,14 @@ use std::sync::{Arc, OnceLock};
 pub use certificate::Certificate;
 pub use channel::{Channel, Shake};
 pub use client::{ClientPlan, Connector, client_config, unverified_client_config};
+pub use clients::{ClientCertificates, PeerCertificate};
 pub use counts::{Counted, Counts};
 pub use fault::Fault;
 pub use hello::{HELLO_BYTES_MAX, Hello, HelloFault, read_hello};
 pub use profile::{Profile, Selector};
 pub use proofs::{Proof, Proofs};
 pub use property::Property;
-pub use server::{
-    Acceptor, Awaited, ClientCertificates, Identity, MinVersion, Prepared, ServerPlan, server_config,
-};
+pub use server::{Acceptor, Awaited, Identity, MinVersion, Prepared, ServerPlan, server_config};
 pub use staple::Staple;
 pub use tickets::Tickets;
 

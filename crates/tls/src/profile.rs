@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use rustls::ServerConfig;
-use rustls::server::{Accepted, WebPkiClientVerifier};
+use rustls::server::Accepted;
 use rustls::version::{TLS12, TLS13};
 
-use crate::certificate::{authorities, chain};
+use crate::clients::{ClientCertificates, Lenient};
 use crate::early::{EARLY_BYTES_MAX, SessionStore};
 use crate::names::Names;
 use crate::proofs::PROTOCOL;
-use crate::server::{ClientCertificates, Identity, MinVersion, ServerPlan};
+use crate::server::{Identity, MinVersion, ServerPlan};
 use crate::tickets::{Bound, Tickets};
 
 /// Certificates and rules for some names, instead of those of the server.
@@ -60,6 +60,8 @@ pub(crate) struct OpenProfile {
     pub(crate) config: Arc<ServerConfig>,
     /// The number of its rules: equal for profiles that require the same of clients.
     pub(crate) rules: u16,
+    /// Who knows which certificates are verified, if others are accepted too.
+    pub(crate) lenient: Option<Arc<Lenient>>,
     /// The sessions, if early data is enabled.
     pub(crate) sessions: Option<SessionStore>,
 }
@@ -103,20 +105,13 @@ impl Common<'_> {
             .with_protocol_versions(versions)
             .map_err(unusable)?;
         let mut trust = Context::new(&SHA256);
+        let mut lenient = None;
         let builder = match &profile.clients {
             None => builder.with_no_client_auth(),
             Some(clients) => {
-                for certificate in chain(&clients.authorities)? {
-                    trust.update(&certificate);
-                }
-                trust.update(&[u8::from(clients.required)]);
-                let roots = Arc::new(authorities(&clients.authorities)?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, crate::provider());
-                let verifier = if clients.required { verifier } else { verifier.allow_unauthenticated() };
-                let verifier = verifier
-                    .build()
-                    .map_err(|error| format!("certificate {}: {error}", clients.authorities.display()))?;
-                builder.with_client_cert_verifier(verifier)
+                let clients = clients.open(&mut trust)?;
+                lenient = clients.lenient;
+                builder.with_client_cert_verifier(clients.verifier)
             }
         };
         if profile.refuses {
@@ -147,6 +142,6 @@ impl Common<'_> {
             }
             None => config.ticketer = Arc::new(Bound { tickets: self.tickets.clone(), trust }),
         }
-        Ok(OpenProfile { config: Arc::new(config), rules, sessions })
+        Ok(OpenProfile { config: Arc::new(config), rules, lenient, sessions })
     }
 }

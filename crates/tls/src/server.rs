@@ -11,6 +11,7 @@ use rustls::server::Accepted;
 
 use crate::certificate::Certificate;
 use crate::channel::Channel;
+use crate::clients::ClientCertificates;
 use crate::counts::{Counted, Counts};
 use crate::early::SessionStore;
 use crate::fault::Fault;
@@ -76,6 +77,15 @@ pub struct Identity {
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
+    /// A file with passwords, one a line, if the key is encrypted (PKCS #8).
+    pub passwords: Option<PathBuf>,
+}
+
+impl Identity {
+    /// With a key that is not encrypted.
+    pub fn new(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Identity {
+        Identity { certificate: certificate.into(), key: key.into(), passwords: None }
+    }
 }
 
 /// The oldest allowed version.
@@ -88,21 +98,12 @@ pub enum MinVersion {
     Tls13,
 }
 
-/// Client authentication.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientCertificates {
-    /// Certificates of the CAs that issue them (PEM).
-    pub authorities: PathBuf,
-    /// Whether clients without one are refused.
-    pub required: bool,
-}
-
 /// The configuration for another crate's server with this certificate, without ALPN and client certificates. It is read anew each time.
 ///
 /// # Errors
 /// Which file has which problem, and what to do.
 pub fn server_config(identity: &Identity) -> Result<Arc<rustls::ServerConfig>, String> {
-    let certificate = Certificate::load(&identity.certificate, &identity.key)?;
+    let certificate = Certificate::of(identity)?;
     let shown = Arc::new(rustls::sign::SingleCertAndKey::from(certificate.certified));
     let builder = rustls::ServerConfig::builder_with_provider(crate::provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -267,8 +268,7 @@ impl Live {
     ) -> Result<Live, String> {
         // Taken before the files are read, so that a write meanwhile is detected as a change.
         let stamps = stamps(&plan);
-        let load = |it: &Identity| Certificate::load(&it.certificate, &it.key);
-        let load_all = |all: &[Identity]| all.iter().map(load).collect::<Result<Vec<_>, _>>();
+        let load_all = |all: &[Identity]| all.iter().map(Certificate::of).collect::<Result<Vec<_>, _>>();
         let mut certificates = load_all(&plan.identities)?;
         let (there, missing): (Vec<&Awaited>, Vec<&Awaited>) =
             plan.awaited.iter().partition(|awaited| awaited.path.exists());
@@ -334,9 +334,9 @@ impl Live {
 
 fn stamps(plan: &ServerPlan) -> Vec<Stamp> {
     let of_profiles = plan.profiles.iter().filter_map(|profile| profile.clients.as_ref());
-    let authorities = plan.clients.iter().chain(of_profiles).map(|clients| &clients.authorities);
+    let authorities = plan.clients.iter().chain(of_profiles).flat_map(ClientCertificates::files);
     let identities = || plan.identities.iter().chain(plan.profiles.iter().flat_map(|it| &it.identities));
-    let own = identities().flat_map(|it| [&it.certificate, &it.key]);
+    let own = identities().flat_map(|it| [&it.certificate, &it.key].into_iter().chain(&it.passwords));
     let files = own.chain(plan.awaited.iter().map(|it| &it.path)).chain(authorities).cloned();
     // Not for awaited certificates: they do not require stapling.
     let staples = identities().map(|it| staple::path(&it.certificate));

@@ -3,6 +3,7 @@
 //!
 //! The rustls interface used here is replaced in its next version; no other file depends on it.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
@@ -13,6 +14,7 @@ use rustls::unbuffered::{
 };
 use rustls::{CipherSuite, ClientConfig, CommonState, Error, HandshakeKind};
 
+use crate::clients::Lenient;
 use crate::profile::OpenProfile;
 use crate::server::Live;
 
@@ -31,9 +33,17 @@ const UNRECOGNIZED_NAME: u8 = 112;
 pub(crate) enum Session {
     /// A server's, before its ClientHello has told which profile it gets.
     Undecided(Box<Undecided>),
-    /// A server's, and the number of its rules.
-    Server(UnbufferedServerConnection, u16),
+    /// A server's, and what its client had to follow.
+    Server(UnbufferedServerConnection, Followed),
     Client(UnbufferedClientConnection),
+}
+
+/// The rules of a server's session.
+pub(crate) struct Followed {
+    /// Their number.
+    rules: u16,
+    lenient: Option<Arc<Lenient>>,
+    has_verified: OnceCell<bool>,
 }
 
 /// The destination of decrypted bytes: a reader's buffer, and the connection's buffer for the excess.
@@ -95,7 +105,12 @@ impl<'a> Plain<'a> {
 impl Session {
     pub(crate) fn server(profile: &OpenProfile) -> Result<Session, Error> {
         let session = UnbufferedServerConnection::new(profile.config.clone())?;
-        Ok(Session::Server(session, profile.rules))
+        let followed = Followed {
+            rules: profile.rules,
+            lenient: profile.lenient.clone(),
+            has_verified: OnceCell::new(),
+        };
+        Ok(Session::Server(session, followed))
     }
 
     /// A server's whose profile depends on the ClientHello.
@@ -106,7 +121,7 @@ impl Session {
     /// The number of the rules that its client had to follow; `None` for a client's, and before the ClientHello.
     pub(crate) fn rules(&self) -> Option<u16> {
         match self {
-            Session::Server(_, rules) => Some(*rules),
+            Session::Server(_, followed) => Some(followed.rules),
             Session::Undecided(_) | Session::Client(_) => None,
         }
     }
@@ -189,6 +204,16 @@ impl Session {
     /// The peer's certificate (DER), if it has sent one.
     pub(crate) fn peer_certificate(&self) -> Option<&[u8]> {
         self.common()?.peer_certificates()?.first().map(|certificate| certificate.as_ref())
+    }
+
+    /// Whether the peer's certificate is from a CA that the plan trusts. Computed once for a connection, and only where other
+    /// certificates are accepted too.
+    pub(crate) fn has_verified_peer(&self) -> bool {
+        let Session::Server(session, Followed { lenient: Some(lenient), has_verified, .. }) = self else {
+            return true;
+        };
+        let verify = || lenient.has_verified(session.peer_certificates().unwrap_or_default());
+        *has_verified.get_or_init(verify)
     }
 
     /// `None` before the ClientHello.

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use flatout_lane::socket::Moved;
-use flatout_tls::{Acceptor, Channel, ClientCertificates, Selector, ServerPlan};
+use flatout_tls::{Acceptor, Channel, Selector, ServerPlan};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -200,7 +200,7 @@ fn sessions_survive_a_reload_unless_the_client_ca_changes() {
     meet(&acceptor, &config);
     acceptor.replace(acceptor.prepare(plan(&folder), Selector::default()).unwrap());
     assert_eq!(begin(&acceptor, &config, b"early").received(), b"early");
-    let clients = ClientCertificates { authorities: folder.authority(), required: false };
+    let clients = folder.clients(false);
     acceptor.replace(
         acceptor
             .prepare(ServerPlan { clients: Some(clients), ..plan(&folder) }, Selector::default())

@@ -3,6 +3,8 @@
 
 #[path = "channel.rs"]
 mod channel;
+#[path = "clients.rs"]
+mod clients;
 #[path = "early.rs"]
 mod early;
 #[path = "pieces.rs"]

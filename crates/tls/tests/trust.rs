@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
 use flatout_tls::{
-    Acceptor, Awaited, Certificate, ClientCertificates, ClientPlan, Connector, Identity, MinVersion, Profile,
-    Proof, Selector, ServerPlan, Shake,
+    Acceptor, Awaited, Certificate, ClientPlan, Connector, Identity, MinVersion, Profile, Proof, Selector,
+    ServerPlan, Shake,
 };
 use support::{Folder, server, shaken, write_private};
 
@@ -68,7 +68,7 @@ fn the_name_chooses_the_certificate() {
 fn clients_show_certificates_where_that_is_asked() {
     let (folder, stranger) = (Folder::new(), Folder::new());
     let plan = |required| ServerPlan {
-        clients: Some(ClientCertificates { authorities: folder.authority(), required }),
+        clients: Some(folder.clients(required)),
         ..server(vec![folder.sign("server", &["localhost"])])
     };
     let showing = |of: &Folder| ClientPlan { identity: Some(of.sign("me", &["me"])), ..folder.trusting() };
@@ -92,7 +92,7 @@ fn clients_show_certificates_where_that_is_asked() {
 #[test]
 fn files_that_cannot_be_used_are_refused_with_the_reason() {
     let folder = Folder::new();
-    let Identity { certificate, key } = folder.sign("a", &["a"]);
+    let Identity { certificate, key, .. } = folder.sign("a", &["a"]);
     let other = folder.sign("b", &["b"]);
     let text = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -109,7 +109,10 @@ fn files_that_cannot_be_used_are_refused_with_the_reason() {
     assert!(refused(&certificate, &certificate).contains("others may read or write it"));
     assert!(refused(&certificate, &text("c", "")).contains("no private key in it"));
     let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAA==\n-----END ENCRYPTED PRIVATE KEY-----\n";
-    assert!(refused(&certificate, &text("d", encrypted)).contains("openssl pkey -in"));
+    assert!(refused(&certificate, &text("d", encrypted)).contains("passwords=FILE"));
+    let old =
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAA==\n-----END RSA PRIVATE KEY-----\n";
+    assert!(refused(&certificate, &text("g", old)).contains("openssl pkey -aes256 -in"));
     assert!(refused(&certificate, &other.key).contains("does not belong to the certificate"));
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     assert!(refused(&text("e", broken), &key).contains("malformed"));
@@ -156,6 +159,59 @@ fn changed_files_are_followed_and_broken_ones_kept_out() {
 }
 
 /// Many concurrent connections resume earlier sessions, as many as are kept.
+/// A key, and the same encrypted with the password `secret`.
+const PLAIN_KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
+    MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg+Pi0zlM0bWDK2xDZ\n\
+    pg4IHBPs/5ERhx/lTsafckHCAOuhRANCAAQBqUgruFKnCRxLmVtDeAUBC2/wtZuP\n\
+    IN/mHrnsSFzKTVNvMuBnRHlJ5aXAzW5OoRz/6z6L+wOFE0oRrMZF3tTv\n\
+    -----END PRIVATE KEY-----\n\
+    ";
+const ENCRYPTED_KEY: &str = "-----BEGIN ENCRYPTED PRIVATE KEY-----\n\
+    MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAjVQYPuq9hNWwICCAAw\n\
+    DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEEJ6l4RqdH3VlBtH+KMVShnsEgZBZ\n\
+    cStYqPRQbG4LqsTugjM4F1yIDHKxnSGgBjm/bEzX36VmReeSCFpWMdrSSZLcRKxr\n\
+    h+zoD6j0cXBCqpi4Iy8vQ+4hsYONQ7szcPO635BV93O3lpeqD/86O/K88NmCKFxi\n\
+    OVNx20k+b/7nz/xn5McaZEQP3IxjJp7tiUJ8ilPOU0530fdUpVa48lPCG/w6ivQ=\n\
+    -----END ENCRYPTED PRIVATE KEY-----\n\
+    ";
+
+#[test]
+fn encrypted_keys_need_one_of_the_passwords() {
+    let folder = Folder::new();
+    let identity = folder.sign_key("a", &["localhost"], rcgen::KeyPair::from_pem(PLAIN_KEY).unwrap());
+    write_private(&identity.key, ENCRYPTED_KEY);
+    let passwords = folder.path().join("passwords");
+    let encrypted = Identity { passwords: Some(passwords.clone()), ..identity.clone() };
+    for (text, expected) in [
+        ("secret", None),
+        ("wrong\r\n\nsecret\r\n", None),
+        ("wrong\n", Some("no password in")),
+        ("", Some("no password in")),
+    ] {
+        fs::write(&passwords, text).unwrap();
+        match (Certificate::of(&encrypted), expected) {
+            (Ok(_), None) => {}
+            (Err(why), Some(expected)) => assert!(why.contains(expected), "{why}"),
+            (result, _) => panic!("{text:?}: {result:?}"),
+        }
+    }
+    fs::write(&passwords, "wrong\n".repeat(32) + "secret").unwrap();
+    assert!(Certificate::of(&encrypted).is_err(), "32 passwords are tried");
+    write_private(&identity.key, &ENCRYPTED_KEY.replace("MIH", "MIG"));
+    assert!(Certificate::of(&encrypted).unwrap_err().contains("malformed or not supported"));
+    fs::remove_file(&passwords).unwrap();
+    write_private(&identity.key, ENCRYPTED_KEY);
+    assert!(Certificate::of(&encrypted).unwrap_err().contains("cannot be read: No such file"));
+    // A change of the passwords is one of the certificate.
+    fs::write(&passwords, "secret").unwrap();
+    let acceptor = Acceptor::open(server(vec![encrypted])).unwrap();
+    assert_eq!(refusal(&acceptor, &folder.trusting(), "localhost"), "open");
+    assert_eq!(acceptor.follow(), Ok(false));
+    fs::write(&passwords, "wrong").unwrap();
+    assert!(acceptor.follow().unwrap_err().contains("no password in"));
+    assert_eq!(refusal(&acceptor, &folder.trusting(), "localhost"), "open");
+}
+
 #[test]
 fn sessions_are_kept_for_many_connections() {
     let folder = Folder::new();
@@ -268,7 +324,7 @@ fn sessions_go_on_elsewhere_with_the_same_keys_and_the_same_trust() {
     let folder = Folder::new();
     let plan = server(vec![folder.sign("server", &["localhost"])]);
     let with_clients = |required| {
-        let clients = ClientCertificates { authorities: folder.authority(), required };
+        let clients = folder.clients(required);
         ServerPlan { clients: Some(clients), ..plan.clone() }
     };
     let first = Acceptor::open(plan.clone()).unwrap();
@@ -309,7 +365,7 @@ fn certificates_have_a_renewal_identifier() {
 #[test]
 fn profiles_have_certificates_and_rules_of_their_own() {
     let (folder, stranger) = (Folder::new(), Folder::new());
-    let clients = ClientCertificates { authorities: folder.authority(), required: true };
+    let clients = folder.clients(true);
     let plan = ServerPlan {
         profiles: vec![
             Profile { identities: vec![folder.sign("b", &["b.test"])], ..Profile::default() },

@@ -224,7 +224,7 @@ impl ServeOptions {
             names_client_address: false,
             files: files::Plan::default(),
             upstream: Upstream::new("", Vec::new()),
-            tls: Tls { name: None, authorities: None, verify: true, certificate: None },
+            tls: Tls::default(),
             forward: Forward::to(0),
             mirror: None,
             push: push::Plan::default(),

@@ -135,7 +135,7 @@ impl SiteData {
         for [certificate, key] in pairs {
             check_file_name(certificate)?;
             check_file_name(key)?;
-            identities.push(Identity { certificate: folder.join(certificate), key: folder.join(key) });
+            identities.push(Identity::new(folder.join(certificate), folder.join(key)));
         }
         Ok(Some(Profile { identities, ..Profile::default() }))
     }

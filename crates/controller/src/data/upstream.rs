@@ -134,7 +134,7 @@ impl ServerData {
                 name: name.clone(),
                 authorities: authorities.as_ref().map(|file| folder.join(file)),
                 verify: *verify,
-                certificate: None,
+                ..Tls::default()
             });
         }
         Ok(server)

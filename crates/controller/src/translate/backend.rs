@@ -333,13 +333,10 @@ impl UpstreamOptions {
     /// TLS to its servers.
     fn server_tls(&self) -> Option<Tls> {
         let tls = match &self.tls {
-            Some(CheckedTls { name, authorities }) => Tls {
-                name: Some(name.clone()),
-                authorities: Some(authorities.clone()),
-                verify: true,
-                certificate: None,
-            },
-            None => Tls { name: None, authorities: None, verify: false, certificate: None },
+            Some(CheckedTls { name, authorities }) => {
+                Tls { name: Some(name.clone()), authorities: Some(authorities.clone()), ..Tls::default() }
+            }
+            None => Tls { verify: false, ..Tls::default() },
         };
         self.is_tls.then_some(tls)
     }

@@ -382,5 +382,5 @@ pub(super) fn identity(
     let (certificate, key_pem) = (value("tls.crt")?, value("tls.key")?);
     Certificate::check(&certificate, &key_pem)
         .map_err(|why| (INVALID, format!("the Secret {key}: {why}")))?;
-    Ok(Identity { certificate: files.add("crt", certificate), key: files.add("key", key_pem) })
+    Ok(Identity::new(files.add("crt", certificate), files.add("key", key_pem)))
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use flatout_tls::PeerCertificate;
 use flatout_wire::Head;
 
 use super::key::ExchangeKey;
@@ -52,7 +53,7 @@ pub(crate) struct TlsFacts {
     is_early: bool,
     cipher: Option<(&'static str, String)>,
     rules: Option<u16>,
-    client_certificate: Option<Vec<u8>>,
+    client_certificate: Option<PeerCertificate>,
     is_resumed: bool,
 }
 
@@ -123,12 +124,10 @@ impl<'a> Tls<'a> {
         }
     }
 
-    /// The client's certificate (DER), if it was requested and presented.
-    pub fn client_certificate(&self) -> Option<Vec<u8>> {
+    /// The client's certificate, if it was requested and presented.
+    pub fn client_certificate(&self) -> Option<PeerCertificate> {
         match self.0 {
-            Known::Connection(secured) => {
-                secured.with(|channel| channel.peer_certificate().map(<[u8]>::to_vec)).flatten()
-            }
+            Known::Connection(secured) => secured.with(|channel| channel.client_certificate()).flatten(),
             Known::Copy(facts) => facts.client_certificate.clone(),
             Known::Early(_) => None,
         }
@@ -235,7 +234,7 @@ mod tests {
             is_early: true,
             cipher: Some(("TLSv1.3", "TLS_AES_128_GCM_SHA256".to_owned())),
             rules: Some(7),
-            client_certificate: Some(b"der".to_vec()),
+            client_certificate: Some(PeerCertificate { der: b"der".to_vec(), is_verified: false }),
             is_resumed: true,
         };
         let mut fields = Vec::new();
@@ -249,7 +248,7 @@ mod tests {
             let tls = request.tls.unwrap();
             (tls.is_early(), tls.cipher(), tls.rules(), tls.client_certificate())
         });
-        assert_eq!(seen, Some((true, facts.cipher, Some(7), Some(b"der".to_vec()))));
+        assert_eq!(seen, Some((true, facts.cipher, Some(7), facts.client_certificate)));
     }
 
     #[test]

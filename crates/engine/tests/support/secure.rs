@@ -39,8 +39,7 @@ impl Certified {
 
     /// The same; `early_data` may come, if it is asked for.
     pub(crate) fn accepting(&self, early_data: bool) -> Acceptor {
-        let identity =
-            Identity { certificate: self.path().join("cert.pem"), key: self.path().join("key.pem") };
+        let identity = Identity::new(self.path().join("cert.pem"), self.path().join("key.pem"));
         Acceptor::open(ServerPlan {
             identities: vec![identity],
             min_version: MinVersion::Tls12,

@@ -107,7 +107,7 @@ impl App {
     /// # Ok::<(), flatout::Error>(())
     /// ```
     pub fn tls(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> App {
-        self.identities.push(Identity { certificate: certificate.into(), key: key.into() });
+        self.identities.push(Identity::new(certificate, key));
         self
     }
 

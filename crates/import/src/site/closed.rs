@@ -49,7 +49,7 @@ pub(super) const PASSES: [&str; 5] = ["proxy_pass", "grpc_pass", "fastcgi_pass",
 const MAKERS: [&str; 4] = ["ssi", "xslt_stylesheet", "image_filter", "passenger_enabled"];
 
 /// Directives that refuse requests. Inner blocks inherit them.
-const GUARDS: [&str; 16] = [
+const GUARDS: [&str; 15] = [
     "auth_*",
     "access_by_*",
     "rewrite_by_*",
@@ -64,7 +64,6 @@ const GUARDS: [&str; 16] = [
     "testcookie*",
     "mruby_*_handler*",
     "waf*",
-    "ssl_crl",
     "ssl_ocsp",
 ];
 

@@ -77,15 +77,53 @@ fn logs_of_a_server_replace_those_around_it() {
 }
 
 #[test]
+fn certificates_of_clients_are_required_as_in_nginx() {
+    let pair = "ssl_certificate /c; ssl_certificate_key /k;";
+    let server = |name: &str, given: &str| {
+        format!("server {{ listen 443 ssl; server_name {name}.test; {given} return 204; }}")
+    };
+    for (given, expected) in [
+        ("ssl_verify_client on; ssl_client_certificate /a; ssl_crl /l;", "tls-client-ca \"/a\" crl=\"/l\""),
+        ("ssl_verify_client optional; ssl_trusted_certificate /a;", "tls-client-ca \"/a\" optional=on"),
+        (
+            "ssl_verify_client optional_no_ca; ssl_client_certificate /a;",
+            "tls-client-ca \"/a\" optional=on unknown=on",
+        ),
+        ("ssl_verify_client optional_no_ca;", "tls-client-ca any optional=on"),
+        ("ssl_password_file /p;", "tls \"/c\" \"/k\" passwords=\"/p\""),
+        // The certificate and the rules for clients are those of the address's default server.
+        ("", "tls \"/c\" \"/k\""),
+    ] {
+        let text = imported(&format!("http {{ {} }}", server("a", &format!("{pair} {given}")))).text;
+        assert!(text.contains(&format!("{expected}\n")), "{given}: {text}");
+        assert_eq!(
+            text.matches("tls-client-ca").count(),
+            expected.matches("tls-client-ca").count(),
+            "{text}"
+        );
+    }
+    let first = server("a", &format!("{pair} ssl_verify_client on; ssl_client_certificate /a;"));
+    let other = server("b", "ssl_verify_client on;");
+    let text = imported(&format!("http {{ {first} {other} }}")).text;
+    assert_eq!(text.matches("    tls-client-ca \"/a\"\n").count(), 2, "{text}");
+    // Nobody can be verified: nginx refuses everybody.
+    let first = server("a", &format!("{pair} ssl_client_certificate /a;"));
+    let result = imported(&format!("http {{ {first} {other} }}"));
+    assert!(
+        result.text.contains("    tls refuse\n") && !result.text.contains("tls-client-ca"),
+        "{}",
+        result.text
+    );
+    assert!(result.unserved.concat().contains("ssl_verify_client needs an ssl_client_certificate"));
+}
+
+#[test]
 fn rules_of_tls_that_do_not_exist_here_are_reported() {
     let server = |given: &str, name: &str| {
         let pair = "ssl_certificate /c; ssl_certificate_key /k; return 204;";
         format!("server {{ listen 443 ssl; server_name {name}; {given} {pair} }}")
     };
     let whole = |servers: &str| imported(&format!("http {{ {servers} }}")).text;
-    let text = whole(&server("ssl_verify_client optional_no_ca; ssl_client_certificate /ca;", "a"));
-    assert!(text.contains("not converted: ssl_verify_client optional_no_ca;"), "{text}");
-    assert!(!text.contains("tls-client-ca"), "{text}");
     for (given, is_left) in
         [("TLSv1.2", true), ("TLSv1 TLSv1.1", true), ("TLSv1.2 TLSv1.3", false), ("TLSv1.3", false)]
     {

@@ -7,14 +7,16 @@ use super::chain::Chain;
 use super::out::{Lines, text};
 
 /// Directives that `tls` and the settings beside it stand for.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 10] = [
     "ssl_certificate",
     "ssl_certificate_key",
+    "ssl_password_file",
     "ssl_protocols",
     "ssl_early_data",
     "ssl_client_certificate",
     "ssl_trusted_certificate",
     "ssl_verify_client",
+    "ssl_crl",
     "ssl_reject_handshake",
 ];
 
@@ -71,21 +73,86 @@ impl<'d> Import<'d> {
             }
             return lines.setting("tls refuse".to_owned());
         }
-        let pair_of = |chain: &Chain<'d>| {
+        let lost = match (self.certificate(chain, at), self.clients(chain, at, lines)) {
+            (None, _) => "it has TLS, but no ssl_certificate and ssl_certificate_key",
+            (_, Err(why)) => why,
+            (Some(pair), Ok(clients)) => return self.tls_settings(&pair, clients, chain, top, lines),
+        };
+        self.set_place(server);
+        self.lost.push(format!("{}: {lost}", self.place));
+        lines.comment(lost);
+        if !self.shares_addresses {
+            // Clients would get the certificate of another server.
+            lines.setting("tls refuse".to_owned());
+        }
+    }
+
+    /// The certificate with its key, as in `tls`. Clients get that of the address's default server where a server has none.
+    fn certificate(&self, chain: &Chain<'d>, at: usize) -> Option<String> {
+        let found = |chain: &Chain<'d>| {
             let pair = chain.find("ssl_certificate").zip(chain.find("ssl_certificate_key"));
-            pair.filter(|(certificate, key)| !certificate.word(0).contains('$') && !key.word(0).contains('$'))
+            let (certificate, key) = pair.map(|(certificate, key)| (certificate.word(0), key.word(0)))?;
+            let passwords = chain.find("ssl_password_file");
+            let passwords = passwords.map(|file| format!(" passwords={}", text(file.word(0))));
+            let is_plain = !certificate.contains('$') && !key.contains('$');
+            is_plain.then(|| format!("{} {}{}", text(certificate), text(key), passwords.unwrap_or_default()))
         };
-        // Clients get that of the address's default server where a server has none.
-        let defaults = || {
-            let others = self.addresses.defaults_of(at);
-            others.into_iter().find_map(|other| pair_of(&chain.outer().within(other_server(chain, other)?)))
+        found(chain).or_else(|| self.default_servers(chain, at).iter().find_map(found))
+    }
+
+    /// The default servers of a server's addresses.
+    fn default_servers(&self, chain: &Chain<'d>, at: usize) -> Vec<Chain<'d>> {
+        let others = self.addresses.defaults_of(at);
+        others.into_iter().filter_map(|at| Some(chain.outer().within(other_server(chain, at)?))).collect()
+    }
+
+    /// What is required of clients, as in `tls-client-ca`.
+    ///
+    /// # Errors
+    /// Why nginx would serve nobody.
+    fn clients(
+        &mut self,
+        chain: &Chain<'d>,
+        at: usize,
+        lines: &mut Lines,
+    ) -> Result<Option<String>, &'static str> {
+        let verify = chain.word("ssl_verify_client");
+        let options = match verify {
+            "on" => "",
+            "optional" => " optional=on",
+            "optional_no_ca" => " optional=on unknown=on",
+            _ => return Ok(None),
         };
-        let Some((certificate, key)) = pair_of(chain).or_else(defaults) else {
-            self.set_place(server);
-            self.lost
-                .push(format!("{}: it has TLS, but no ssl_certificate and ssl_certificate_key", self.place));
-            return lines.comment("it has TLS, but no ssl_certificate and ssl_certificate_key");
+        // `ssl_trusted_certificate` verifies too, but is not sent to clients.
+        let authorities = |chain: &Chain<'d>| {
+            chain.find("ssl_client_certificate").or_else(|| chain.find("ssl_trusted_certificate"))
         };
+        let verifies = |chain: &&Chain<'d>| !["", "off"].contains(&chain.word("ssl_verify_client"));
+        let defaults = || self.default_servers(chain, at).iter().filter(verifies).find_map(authorities);
+        let crl = chain.find("ssl_crl").map(|list| format!(" crl={}", text(list.word(0))));
+        match authorities(chain).or_else(defaults) {
+            Some(file) => {
+                self.fates.carried(file);
+                let file = text(file.word(0));
+                Ok(Some(format!("tls-client-ca {file}{options}{}", crl.unwrap_or_default())))
+            }
+            None if verify == "optional_no_ca" => Ok(Some("tls-client-ca any optional=on".to_owned())),
+            None if verify == "optional" => {
+                lines.comment("ssl_verify_client needs an ssl_client_certificate");
+                Ok(None)
+            }
+            None => Err("ssl_verify_client needs an ssl_client_certificate"),
+        }
+    }
+
+    fn tls_settings(
+        &mut self,
+        pair: &str,
+        clients: Option<String>,
+        chain: &Chain<'d>,
+        top: &mut Lines,
+        lines: &mut Lines,
+    ) {
         for name in NAMES {
             if let Some(directive) = chain.find(name) {
                 self.fates.carried(directive);
@@ -93,7 +160,7 @@ impl<'d> Import<'d> {
         }
         self.early_data(chain, top, lines);
         let lines = if self.shares_addresses { top } else { lines };
-        lines.setting(format!("tls {} {}", text(certificate.word(0)), text(key.word(0))));
+        lines.setting(format!("tls {pair}"));
         if let Some(directive) = chain.find("ssl_protocols") {
             let protocols = directive.texts();
             match (protocols.contains(&"TLSv1.2"), protocols.contains(&"TLSv1.3")) {
@@ -104,26 +171,8 @@ impl<'d> Import<'d> {
                 }
             }
         }
-        let required = match chain.find("ssl_verify_client").map(|it| (it, it.word(0))) {
-            Some((_, "on")) => "",
-            Some((_, "optional")) => " optional=on",
-            None | Some((_, "off")) => return,
-            // Clients without a certificate are served in nginx too, and `$ssl_client_verify` says that they have none.
-            Some((directive, _)) => {
-                return self.leave(
-                    directive,
-                    "certificates that are not checked are not supported: no client is asked for one",
-                    lines,
-                );
-            }
-        };
-        // `ssl_trusted_certificate` verifies too, but is not sent to clients.
-        match chain.find("ssl_client_certificate").or_else(|| chain.find("ssl_trusted_certificate")) {
-            Some(authorities) => {
-                self.fates.carried(authorities);
-                lines.setting(format!("tls-client-ca {}{required}", text(authorities.word(0))));
-            }
-            None => lines.comment("ssl_verify_client needs an ssl_client_certificate"),
+        if let Some(clients) = clients {
+            lines.setting(clients);
         }
     }
 }

@@ -190,18 +190,26 @@ impl<'d> Import<'d> {
                     ("ssl_name", Some((name, port))) if port.parse::<u16>().is_ok() => name,
                     _ => word,
                 };
+                let crl = chain.find(&format!("{family}_ssl_crl")).filter(|_| ours == "upstream-ca");
+                let revoked = crl.map(|list| format!(" crl={}", value(list.word(0))));
                 if !word.is_empty() && !word.contains('$') {
-                    settings.push(format!("{ours} {}", value(word)));
+                    crl.iter().for_each(|crl| self.fates.carried(crl));
+                    settings.push(format!("{ours} {}{}", value(word), revoked.unwrap_or_default()));
                 }
             }
             let (certificate, key) = (word("ssl_certificate"), word("ssl_certificate_key"));
             let is_file = |name: &str| !name.is_empty() && !name.contains(['$', ':']);
-            if is_file(certificate) && is_file(key) && word("ssl_password_file").is_empty() {
-                for name in ["ssl_certificate", "ssl_certificate_key"] {
+            if is_file(certificate) && is_file(key) {
+                for name in ["ssl_certificate", "ssl_certificate_key", "ssl_password_file"] {
                     let directive = chain.find(&format!("{family}_{name}"));
                     directive.iter().for_each(|directive| self.fates.carried(directive));
                 }
-                settings.push(format!("upstream-certificate {} {}", value(certificate), value(key)));
+                let passwords = match word("ssl_password_file") {
+                    "" => String::new(),
+                    file => format!(" passwords={}", value(file)),
+                };
+                let pair = format!("{} {}", value(certificate), value(key));
+                settings.push(format!("upstream-certificate {pair}{passwords}"));
             }
         }
         settings

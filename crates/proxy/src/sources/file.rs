@@ -167,7 +167,7 @@ mod tests {
     use crate::plan::{Address, Protocol, SourcePlace, Tls};
 
     fn source() -> ServerSource {
-        let tls = Tls { name: Some("api".to_owned()), authorities: None, verify: false, certificate: None };
+        let tls = Tls { name: Some("api".to_owned()), verify: false, ..Tls::default() };
         ServerSource { place: SourcePlace::File("servers".into()), tls }
     }
 

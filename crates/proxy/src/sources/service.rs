@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn source(text: &str) -> ServerSource {
-        let tls = Tls { name: None, authorities: None, verify: true, certificate: None };
+        let tls = Tls::default();
         ServerSource { place: service(text).unwrap().unwrap(), tls }
     }
 

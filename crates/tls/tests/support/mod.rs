@@ -7,9 +7,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use flatout_tls::{Acceptor, Channel, ClientPlan, Connector, Identity, MinVersion, ServerPlan};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use flatout_tls::{
+    Acceptor, Channel, ClientCertificates, ClientPlan, Connector, Identity, MinVersion, ServerPlan,
+};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, RevokedCertParams, SerialNumber,
+};
 use tempfile::TempDir;
+use time::{Duration, OffsetDateTime};
 
 /// A folder with an authority and what it has signed; gone with its test.
 pub(crate) struct Folder {
@@ -23,6 +29,7 @@ impl Folder {
         let mut params = CertificateParams::new([]).unwrap();
         params.distinguished_name.push(rcgen::DnType::CommonName, folder.path().display().to_string());
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().unwrap();
         let authority = params.self_signed(&key).unwrap();
         fs::write(folder.path().join("ca.pem"), authority.pem()).unwrap();
@@ -48,18 +55,57 @@ impl Folder {
         names: &[&str],
         change: impl FnOnce(&mut CertificateParams),
     ) -> Identity {
+        self.sign_all(file, names, KeyPair::generate().unwrap(), change)
+    }
+
+    /// The same for this key.
+    pub(crate) fn sign_key(&self, file: &str, names: &[&str], key: KeyPair) -> Identity {
+        self.sign_all(file, names, key, |_| ())
+    }
+
+    fn sign_all(
+        &self,
+        file: &str,
+        names: &[&str],
+        key: KeyPair,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Identity {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
         change(&mut params);
-        let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let identity = Identity {
-            certificate: self.path().join(format!("{file}.pem")),
-            key: self.path().join(format!("{file}.key")),
-        };
+        let identity =
+            Identity::new(self.path().join(format!("{file}.pem")), self.path().join(format!("{file}.key")));
         write_private(&identity.key, &key.serialize_pem());
         fs::write(&identity.certificate, certificate.pem()).unwrap();
         identity
+    }
+
+    /// Writes a list of revoked serial numbers that is current for some more days.
+    pub(crate) fn revoke(&self, file: &str, serials: &[u64], days: i64) -> PathBuf {
+        let now = OffsetDateTime::now_utc();
+        let revoked = |serial: &u64| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: now,
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: now - Duration::days(9),
+            next_update: now + Duration::days(days),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: rcgen::KeyIdMethod::Sha256,
+        };
+        let path = self.path().join(format!("{file}.crl"));
+        fs::write(&path, params.signed_by(&self.issuer).unwrap().pem().unwrap()).unwrap();
+        path
+    }
+
+    /// Clients with certificates of its authority.
+    pub(crate) fn clients(&self, required: bool) -> ClientCertificates {
+        ClientCertificates { authorities: Some(self.authority()), required, ..ClientCertificates::default() }
     }
 
     pub(crate) fn acceptor(&self) -> Acceptor {

@@ -1,17 +1,38 @@
 //! TLS to clients.
 
+use std::path::PathBuf;
+
 use flatout_engine::tls::{ClientCertificates, Identity, MinVersion};
 use flatout_site::plan::Hsts;
 
 use super::listeners::{LISTEN_KEYS, listen};
-use crate::serve::options::Level;
+use crate::serve::options::{Level, ServeOptions};
 use crate::serve::setting::{Change, Key, SERVERS, SITES, ServeSetting};
+use crate::serve::values::Values;
 use crate::value;
+
+/// The file of passwords, beside a certificate and its key.
+pub(super) const PASSWORDS: Key = Key {
+    name: "passwords",
+    value: "FILE",
+    default: "none",
+    help: "passwords for the key, one a line, if it is encrypted",
+};
+
+/// A certificate and its key.
+pub(super) fn identity(options: &ServeOptions, certificate: &str, key: &str, given: &Values) -> Identity {
+    Identity {
+        certificate: options.path(certificate),
+        key: options.path(key),
+        passwords: given.key("passwords").map(|file| options.path(file)),
+    }
+}
 
 pub(in crate::serve) const TLS: &[ServeSetting] = &[
     ServeSetting {
         name: "tls",
         value: "CERT [KEY]",
+        keys: &[PASSWORDS],
         default: "none",
         help: "serve TLS with this certificate and key (PEM files), or with `local` a certificate of a CA on this \
                machine, for development; can be repeated: clients get the certificate for the name they request, or \
@@ -34,11 +55,11 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
                     return Err("the site has `tls refuse`, so it needs no certificate".into());
                 }
                 (certificate, Some(key)) => {
-                    let (certificate, key) = (options.path(certificate), options.path(key));
+                    let identity = identity(options, certificate, key, given);
                     if options.begins("tls") {
                         options.secure.identities.clear();
                     }
-                    options.secure.identities.push(Identity { certificate, key });
+                    options.secure.identities.push(identity);
                 }
                 (got, None) => {
                     return Err(format!("got `{got}` alone, need CERT KEY, local or refuse").into());
@@ -135,20 +156,47 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
     ServeSetting {
         name: "tls-client-ca",
         value: "FILE",
-        keys: &[Key {
-            name: "optional",
-            value: "on|off",
-            default: "off",
-            help: "also serve clients without a certificate",
-        }],
+        keys: &[
+            Key {
+                name: "optional",
+                value: "on|off",
+                default: "off",
+                help: "also serve clients without a certificate",
+            },
+            Key {
+                name: "unknown",
+                value: "on|off",
+                default: "off",
+                help: "also accept certificates of other CAs; then $ssl_client_verify begins with FAILED, and something behind this \
+                       server must check them",
+            },
+            Key {
+                name: "crl",
+                value: "FILE",
+                default: "none",
+                help: "refuse certificates in these revocation lists (PEM), which must include a current one of each CA",
+            },
+        ],
         default: "none",
-        help: "require client certificates issued by these CAs (PEM), or off; a request on a connection that was opened for a site with \
-               other rules gets 421",
+        help: "require client certificates issued by these CAs (PEM), or off; `any` accepts those of all CAs, as unknown=on does, and \
+               verifies none; a request on a connection that was opened for a site with other rules gets 421",
         set: |options, given| {
-            let optional = given.read("optional", value::switch)?.unwrap_or(false);
+            let is_on = |name| given.read(name, value::switch).map(|it| it.unwrap_or(false));
+            let (optional, unknown) = (is_on("optional")?, is_on("unknown")?);
+            let revoked = given.key("crl").map(|file| options.path(file));
+            if given.text() == "any" && revoked.is_some() {
+                return Err("`any` verifies no certificates, so it has no crl".into());
+            }
+            let clients = |authorities: Option<PathBuf>| ClientCertificates {
+                takes_unknown: unknown || authorities.is_none(),
+                authorities,
+                revoked,
+                required: !optional,
+            };
             options.secure.clients = match given.text() {
                 "off" => None,
-                file => Some(ClientCertificates { authorities: options.path(file), required: !optional }),
+                "any" => Some(clients(None)),
+                file => Some(clients(Some(options.path(file)))),
             };
             Ok(())
         },

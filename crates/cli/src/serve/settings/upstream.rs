@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
-use flatout_engine::tls::Identity;
 use flatout_proxy::{Balance, Key as HashKey, Passive, Protocol, ProxyProtocol, Resolver, RetryOn};
 
 use crate::serve::options::ServeOptions;
 use crate::serve::parse;
 use crate::serve::setting::{KEY, Key, ServeSetting, SettingScope, UPSTREAMS};
 use crate::serve::settings::health::{eject_outliers, health_check};
+use crate::serve::settings::tls::{PASSWORDS, identity};
 use crate::serve::values::{Refused, Values};
 use crate::value;
 
@@ -465,10 +465,17 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
     ServeSetting {
         name: "upstream-ca",
         value: "FILE",
+        keys: &[Key {
+            name: "crl",
+            value: "FILE",
+            default: "none",
+            help: "refuse certificates in these revocation lists (PEM), which must include a current one of each CA",
+        }],
         default: "the system's",
         help: "for https: trusted CA certificates (PEM)",
         set: |options, given| {
             options.tls.authorities = Some(options.path(given.text()));
+            options.tls.revoked = given.key("crl").map(|file| options.path(file));
             Ok(())
         },
         ..UPSTREAMS
@@ -476,13 +483,12 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
     ServeSetting {
         name: "upstream-certificate",
         value: "CERT KEY",
+        keys: &[PASSWORDS],
         default: "",
         help: "for https: certificate and key (PEM files) for servers that ask for one",
         set: |options, given| {
-            options.tls.certificate = Some(Identity {
-                certificate: options.path(given.text()),
-                key: options.path(given.value(1).unwrap_or_default()),
-            });
+            let key = given.value(1).unwrap_or_default();
+            options.tls.certificate = Some(identity(options, given.text(), key, given));
             Ok(())
         },
         is_spread: true,
