@@ -59,6 +59,8 @@ mod import_closed;
 mod import_php;
 #[path = "import_tls.rs"]
 mod import_tls;
+#[path = "import_upstream.rs"]
+mod import_upstream;
 #[path = "library.rs"]
 mod library;
 #[path = "limit_rate.rs"]

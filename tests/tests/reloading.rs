@@ -328,6 +328,7 @@ cache "1m"
 cache-valid "1m" 404
 cache-key "$host$request_uri"
 cache-bypass "$http_x_a"
+cache-refresh "$http_x_a"
 cache-no-store "$http_x_a"
 cache-min-uses 2
 cache-ignore "Expires"

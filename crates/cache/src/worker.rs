@@ -73,6 +73,17 @@ impl CacheWorker {
     }
 }
 
+/// A request with its parsed properties.
+#[inline]
+fn lookup<'k>(key: Key<'k>, rules: Caching<'k>, cache_fields: CacheFields) -> Lookup<'k> {
+    let directives = match rules.rules.ignores_requests {
+        true => RequestDirectives::default(),
+        false => cache_fields.directives,
+    };
+    let (now_ms, waited) = (clock::unix_milliseconds(), WaitHistory::default());
+    Lookup { key, rules, cache_fields, directives, now_ms, waited }
+}
+
 /// The same request with the host of its key, which the upstream gets.
 fn as_in_key<'k>(mut forwarded: Forwarded<'k>, key: &Key<'k>) -> Forwarded<'k> {
     forwarded.edits.authority = Some(key.authority(forwarded.target));
@@ -119,20 +130,11 @@ impl CacheWorker {
                 StoreEffect::Nothing,
                 response,
             )
+        } else if rules.is_refreshed {
+            let lookup = lookup(key, rules, cache_fields);
+            self.renew(request, to_upstream(forwarded), lookup, response)
         } else {
-            let directives = if rules.rules.ignores_requests {
-                RequestDirectives::default()
-            } else {
-                cache_fields.directives
-            };
-            let lookup = Lookup {
-                key,
-                rules,
-                cache_fields,
-                directives,
-                now_ms: clock::unix_milliseconds(),
-                waited: WaitHistory::default(),
-            };
+            let lookup = lookup(key, rules, cache_fields);
             match self.hit(&head, &forwarded, &lookup, response) {
                 Some(slot) => {
                     self.counters.count_response(CacheOutcome::Hit, response);

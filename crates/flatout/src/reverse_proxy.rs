@@ -223,6 +223,7 @@ impl Endpoint for ProxyEndpoint {
             names_authorization: false,
             repeats: false,
             is_bypassed: false,
+            is_refreshed: false,
             is_unstored: false,
         });
         let forwarded = Forwarded { forward, target: target.as_bytes(), client, edits, finish, caching };

@@ -103,6 +103,8 @@ pub struct Caching<'a> {
     pub repeats: bool,
     /// The cache does not answer this request.
     pub is_bypassed: bool,
+    /// The cache does not answer this request either, but it stores the response.
+    pub is_refreshed: bool,
     /// The response is not stored.
     pub is_unstored: bool,
 }

@@ -365,6 +365,47 @@ fn a_herd_makes_one_request_for_a_stale_response_on_disk() {
     assert_eq!(asked.try_iter().count(), 1);
 }
 
+/// The time of the rule is for failures of the connection, not for statuses that it does not name.
+#[test]
+fn a_request_that_waits_gets_the_error_where_only_the_first_one_takes_stale_responses() {
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let (tell, told): (Sender<()>, _) = channel();
+    let tell = Mutex::new(tell);
+    let count = AtomicUsize::new(0);
+    let address = upstream(move |_, mut stream| {
+        if read_request(&mut stream).is_none() {
+            return;
+        }
+        let response = match count.fetch_add(1, Ordering::SeqCst) {
+            0 => "HTTP/1.1 200 OK\r\nCache-Control: max-age=1\r\nContent-Length: 2\r\n\r\nok",
+            _ => {
+                tell.lock().unwrap().send(()).unwrap();
+                released.lock().unwrap().recv().unwrap();
+                "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
+            }
+        };
+        stream.write_all(response.as_bytes()).unwrap();
+    });
+    let server = Cached::of(one(address));
+    assert!(is(&server.get("/", ""), "MISS"));
+    // These do not reach the upstream.
+    while is(&server.get("/", "Cache-Control: only-if-cached\r\n"), "HIT") {
+        std::thread::yield_now();
+    }
+    let lenient =
+        "GET / HTTP/1.1\r\nHost: t\r\nCache-Control: stale-if-error=60\r\nConnection: close\r\n\r\n";
+    let mut first = server.send(lenient);
+    // Sooner the other request could be the first.
+    told.recv().unwrap();
+    let mut other = server.send(&last("/"));
+    await_collapsed(&server, 1);
+    release.send(()).unwrap();
+    assert!(is(&rest(&mut first), "STALE"));
+    let refused = rest(&mut other);
+    assert!(refused.starts_with("HTTP/1.1 500 "), "{refused}");
+}
+
 fn await_collapsed(server: &Cached, count: usize) {
     let began = std::time::Instant::now();
     while collapsed(server) < count as u64 {
@@ -579,6 +620,32 @@ fn a_stale_response_stands_in_for_the_statuses_of_a_rule() {
     let server = Cached::of(one(answers()));
     assert!(is(&server.get("/", ""), "MISS"));
     assert!(server.get("/", "").starts_with("HTTP/1.1 429 "), "without the rule");
+}
+
+#[test]
+fn a_refreshed_response_replaces_the_stored_one() {
+    let (address, asked) = numbering("Cache-Control: max-age=60\r\nETag: \"a\"\r\n");
+    let server = Cached::of(one(address));
+    let refresh = "X-Refresh: 1\r\n";
+    for (fields, status, body) in [
+        ("", "MISS", "body 0000"),
+        ("", "HIT", "body 0000"),
+        (refresh, "BYPASS", "body 0001"),
+        ("", "HIT", "body 0001"),
+        // Not stored: it is a part.
+        ("X-Refresh: 1\r\nRange: bytes=0-\r\n", "BYPASS", "body 0002"),
+        ("", "HIT", "body 0001"),
+        ("X-Refresh: 1\r\nCache-Control: no-store\r\n", "BYPASS", "body 0003"),
+        ("", "HIT", "body 0001"),
+    ] {
+        let response = server.get("/", fields);
+        assert!(is(&response, status) && body_of(&response) == body, "{fields}: {response}");
+    }
+    // The upstream must respond with the whole, whatever the cache has.
+    assert!(asked.try_iter().all(|head| !head.contains("If-None-Match")));
+    let known = server.get("/", "X-Refresh: 1\r\nIf-None-Match: \"a\"\r\n");
+    assert!(known.starts_with("HTTP/1.1 304 ") && is(&known, "BYPASS"), "{known}");
+    assert_eq!(body_of(&server.get("/", "")), "body 0004");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::upstream_fields::RenderedValues;
 use super::upstream_redirect::{RedirectRequest, apply_kept, forget_private, kept_rate};
 use flatout_gateway::{Finish, Redirection, ResponseOrigin, Stored};
 use flatout_observe::observed::{Notes, RequestLogs};
+use flatout_wire::Status;
 
 /// The rules of a route for one response, with the parts of its request that they need.
 #[derive(Debug, Default)]
@@ -39,6 +40,8 @@ pub(crate) struct Finisher {
     redirects: Option<Box<RedirectRequest>>,
     /// Fields of an upstream that has left its response to this route.
     kept: Vec<(String, Vec<u8>)>,
+    /// The status of the error whose page this is.
+    error: Option<Status>,
     /// Released when the response has ended.
     _permits: Vec<Permit>,
     /// Dropped when no response is possible any more.
@@ -75,6 +78,7 @@ pub(crate) struct Needs {
     pub(crate) pages: Option<Box<PageRequest>>,
     pub(crate) redirects: Option<Box<RedirectRequest>>,
     pub(crate) kept: Vec<(String, Vec<u8>)>,
+    pub(crate) error: Option<Status>,
     pub(crate) permits: Vec<Permit>,
     pub(crate) signal: Option<oneshot::Sender<()>>,
 }
@@ -109,7 +113,8 @@ impl Finishers {
             && needs.signal.is_none()
             && needs.pages.is_none()
             && needs.redirects.is_none()
-            && needs.kept.is_empty();
+            && needs.kept.is_empty()
+            && needs.error.is_none();
         match &self.same {
             Some(same) if is_usual => same[usize::from(needs.is_https)].clone(),
             _ => Rc::new(Finisher {
@@ -126,6 +131,7 @@ impl Finishers {
                 pages: needs.pages,
                 redirects: needs.redirects,
                 kept: needs.kept,
+                error: needs.error,
                 _permits: needs.permits,
                 _signal: needs.signal,
             }),
@@ -162,6 +168,9 @@ impl Finisher {
         self.limit_rate(rules, response);
         forget_private(self.redirects.as_deref(), response);
         apply_kept(&self.kept, response);
+        if let Some(error) = self.error.filter(|_| response.status() == Status::OK) {
+            response.set_status(error);
+        }
         if let Some(pages) = &self.pages
             && let Some((to, is_kept)) = rules.pages.route(response.status(), by)
             && pages.replace(to, is_kept, response)

@@ -31,6 +31,7 @@ impl CompiledCached {
             })
         };
         let is_bypassed = is_set(&self.bypass) || blocks.iter().any(|block| is_set(&block.bypass));
+        let is_refreshed = is_set(&self.refresh);
         let is_unstored = is_set(&self.no_store) || blocks.iter().any(|block| is_set(&block.no_store));
         let key = self.key.as_ref().map(|text| {
             key.clear();
@@ -44,6 +45,7 @@ impl CompiledCached {
             names_authorization: self.names_authorization,
             repeats: self.repeats,
             is_bypassed,
+            is_refreshed,
             is_unstored,
         }
     }
@@ -148,9 +150,6 @@ pub(super) fn error_route(worker: &SiteWorker, context: &mut RequestContext<'_>)
 /// Applies the response rules to a response made here.
 pub(super) fn finish(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     gather_needs(worker, context);
-    if let Some(rerouted) = &context.progress.rerouted {
-        rerouted.restore_status(context.response);
-    }
     let needs = std::mem::take(&mut context.progress.needs);
     context.finishers.of(needs).finish(context.response, ResponseOrigin::Here);
     // After the rules: a page of their own stays as it is.
@@ -165,6 +164,7 @@ fn gather_needs(worker: &SiteWorker, context: &mut RequestContext<'_>) {
     let RequestContext { request, resolution, finishers, progress, .. } = context;
     if let Some(rerouted) = &mut progress.rerouted {
         progress.needs.kept = std::mem::take(&mut rerouted.kept);
+        progress.needs.error = rerouted.kept_status();
     }
     worker.gather_needs(request, resolution, finishers, &progress.identity, &mut progress.needs, blocks);
 }
@@ -227,7 +227,11 @@ fn proxy(
             lines: &lines,
         },
         finish: finishers.of(needs),
-        caching: route.cache.as_ref().map(|cache| cache.for_request(&view, &blocks, &mut key)),
+        caching: route.cache.as_ref().map(|cache| {
+            let caching = cache.for_request(&view, &blocks, &mut key);
+            // The next request with this head may go elsewhere.
+            Caching { repeats: caching.repeats && progress.rerouted.is_none(), ..caching }
+        }),
     };
     let mut request = take_request(request);
     request.path = &resolution.goal.path;

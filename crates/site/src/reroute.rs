@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use flatout_engine::Response;
 use flatout_expression::Regex;
 use flatout_wire::target::forward_path;
 use flatout_wire::{Method, Status};
@@ -200,12 +199,8 @@ impl Rerouted {
         self.count
     }
 
-    /// Gives the page of an error the error's status.
-    pub(crate) fn restore_status(&self, response: &mut Response) {
-        if let Some(error) = self.error.filter(|_| !self.has_own_status)
-            && response.status() == Status::OK
-        {
-            response.set_status(error);
-        }
+    /// The status of the error whose page is made, which its page has in place of 200.
+    pub(crate) fn kept_status(&self) -> Option<Status> {
+        self.error.filter(|_| !self.has_own_status)
     }
 }

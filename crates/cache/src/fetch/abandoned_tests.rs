@@ -63,6 +63,7 @@ impl Dropping {
             names_authorization: false,
             repeats: false,
             is_bypassed: false,
+            is_refreshed: false,
             is_unstored: false,
         };
         let lookup = Lookup {

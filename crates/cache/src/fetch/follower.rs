@@ -109,7 +109,10 @@ impl Follower {
                 next
             }),
             Outcome::Loaded(is_there) => self.again(|waited| waited.was_on_disk = Some(is_there)),
-            Outcome::Failed(status) => self.fail(status, now_ms, response),
+            Outcome::Failed(status) => {
+                self.fail(status, Some(self.waiting.rules.stale_seconds()), now_ms, response)
+            }
+            Outcome::Rejected(status) => self.fail(status, None, now_ms, response),
             Outcome::Released => Next::Alone,
         }
     }
@@ -141,9 +144,8 @@ impl Follower {
         Next::Again(waited)
     }
 
-    /// The upstream has failed: sends the stale response, if that is allowed.
-    fn fail(&self, status: Status, now_ms: u64, response: &mut Response) -> Next {
-        let cut_off = Some(self.waiting.rules.stale_seconds());
+    /// The upstream has failed: sends the stale response, if that is allowed; by a rule, for at most `cut_off` seconds.
+    fn fail(&self, status: Status, cut_off: Option<u32>, now_ms: u64, response: &mut Response) -> Next {
         if let Some(stale) = &self.fetch.stale
             && stale.policy.stands_in(&self.waiting.directives, now_ms, cut_off)
         {

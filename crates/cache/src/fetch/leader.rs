@@ -12,7 +12,7 @@ use crate::fetch::bypass::StoreEffect;
 use crate::fetch::fill::{Fill, FillRequest};
 use crate::fetch::flight::{Flight, Outcome};
 use crate::fetch::{Fetch, bad_gateway};
-use crate::policy::{LEFT_OUT, is_early};
+use crate::policy::{LEFT_OUT, is_early, select};
 use crate::respond;
 use crate::status::{CacheOutcome, CacheStatus};
 use crate::store::{FlightRole, Found};
@@ -99,6 +99,37 @@ impl CacheWorker {
         let client = ParkedClient { exchange: request.park(), finish: forwarded.finish.clone() };
         let cache_status = CacheStatus::forwarded(label, reason);
         let fetch = Fetch { flight, stale: found.entry, cache_status };
+        match self.lead(&request, &forwarded, &lookup, fetch, Some(client)) {
+            true => Reply::Parked,
+            false => bad_gateway(&*forwarded.finish, response),
+        }
+    }
+
+    /// Sends a request to the upstream whatever is stored, and stores the response.
+    #[inline(never)]
+    pub(crate) fn renew(
+        self: &Rc<Self>,
+        request: Request<'_>,
+        forwarded: Forwarded<'_>,
+        lookup: Lookup<'_>,
+        response: &mut Response,
+    ) -> Reply {
+        let cache_status = CacheStatus::forwarded(CacheOutcome::Bypass, "bypass");
+        let is_part = lookup.cache_fields.conditions.has_range || lookup.rules.rules.slice_bytes.is_some();
+        let is_stored = request.head.method == Method::Get
+            && !is_part
+            && !lookup.rules.is_unstored
+            && !lookup.directives.no_store
+            && !is_early(&request, &forwarded);
+        if !is_stored {
+            return self.pass(request, forwarded, cache_status, StoreEffect::Nothing, response);
+        }
+        let head = request.head;
+        let found = self.store.find(&lookup.key, lookup.now_ms, |names, out| select(&head, names, out));
+        // Others do not wait for it: they get what is stored.
+        let flight = Arc::new(Flight::new(found.slot, self.store.moment()));
+        let client = ParkedClient { exchange: request.park(), finish: forwarded.finish.clone() };
+        let fetch = Fetch { flight, stale: None, cache_status };
         match self.lead(&request, &forwarded, &lookup, fetch, Some(client)) {
             true => Reply::Parked,
             false => bad_gateway(&*forwarded.finish, response),

@@ -19,7 +19,10 @@ impl Fill {
     pub(crate) fn fail(&self, lane: &Lane, response: Box<Response>, by: ResponseOrigin) -> Disposition {
         let now_ms = clock::unix_milliseconds();
         let status = response.status();
-        self.settle(Outcome::Failed(status));
+        self.settle(match self.is_named(status, by) {
+            true => Outcome::Failed(status),
+            false => Outcome::Rejected(status),
+        });
         match &self.stale {
             Some(stale) if self.may_replace(stale, status, by, now_ms) => {
                 let ttl = Some(stale.policy.fresh_for(now_ms));
@@ -37,11 +40,15 @@ impl Fill {
 
     /// Whether a stale response may replace this one.
     pub(crate) fn may_replace(&self, stale: &Entry, status: Status, by: ResponseOrigin, now_ms: u64) -> bool {
-        let rules = &self.order.rules;
-        let is_named = by == ResponseOrigin::Here || rules.is_replaced(status.code());
+        let is_named = self.is_named(status, by);
         let is_failure = is_named || matches!(status.code(), 500 | 502 | 503 | 504);
-        let cut_off = is_named.then(|| rules.stale_seconds());
+        let cut_off = is_named.then(|| self.order.rules.stale_seconds());
         is_failure && stale.policy.stands_in(&self.order.directives, now_ms, cut_off)
+    }
+
+    /// Whether it is a failure of the connection, or has a status that a rule names.
+    fn is_named(&self, status: Status, by: ResponseOrigin) -> bool {
+        by == ResponseOrigin::Here || self.order.rules.is_replaced(status.code())
     }
 
     /// The stale response is still valid: updates it with the fields of the 304.

@@ -117,6 +117,7 @@ impl WaitingRequest {
             names_authorization: self.names_authorization,
             repeats: false,
             is_bypassed: false,
+            is_refreshed: false,
             is_unstored: self.is_unstored,
         };
         let (dropped, lines) = (&*self.dropped, &*self.lines);

@@ -190,7 +190,7 @@ impl SlicedRequest {
                 }
                 whole.ok_or(SliceFailure::Failed(Status::INTERNAL_SERVER_ERROR))
             }
-            Outcome::Failed(status) => Err(SliceFailure::Failed(status)),
+            Outcome::Failed(status) | Outcome::Rejected(status) => Err(SliceFailure::Failed(status)),
             Outcome::Released | Outcome::Stream(..) | Outcome::Loaded(_) => Err(SliceFailure::Passed),
         }
     }

@@ -251,7 +251,9 @@ fn of_cache(lines: &mut Lines, plan: &Plan, cached: &Cached) {
 }
 
 fn of_cache_exceptions(lines: &mut Lines, plan: &Plan, cached: &Cached) {
-    for (name, texts) in [("not used", &cached.bypass), ("not stored", &cached.no_store)] {
+    let all =
+        [("not used", &cached.bypass), ("refreshed", &cached.refresh), ("not stored", &cached.no_store)];
+    for (name, texts) in all {
         let texts: Vec<String> = texts.iter().map(|text| format::template(plan, text)).collect();
         match &texts[..] {
             [] => {}

@@ -79,8 +79,17 @@ impl<'d> Import<'d> {
                 ),
             }
         }
-        for (name, setting) in [("cache_bypass", "cache-bypass"), ("no_cache", "cache-no-store")] {
-            self.conditions(chain, &named(name), setting, lines);
+        let unstored = self.conditions(chain, &named("no_cache"), lines);
+        let bypassed = self.conditions(chain, &named("cache_bypass"), lines);
+        // nginx stores what it got although it did not use the cache.
+        let (bypassed, refreshed): (Vec<_>, Vec<_>) =
+            bypassed.into_iter().partition(|text| unstored.contains(text));
+        for (setting, texts) in
+            [("cache-bypass", bypassed), ("cache-refresh", refreshed), ("cache-no-store", unstored)]
+        {
+            if !texts.is_empty() {
+                lines.setting(format!("{setting} {}", texts.join(" ")));
+            }
         }
         if let Some(uses) = chain.find(&named("cache_min_uses")) {
             lines.setting(format!("cache-min-uses {}", uses.word(0)));
@@ -148,7 +157,7 @@ impl<'d> Import<'d> {
     }
 
     /// `proxy_cache_bypass` or `proxy_no_cache`: conditions that must all be empty or 0.
-    fn conditions(&mut self, chain: &Chain<'d>, name: &str, setting: &str, lines: &mut Lines) {
+    fn conditions(&mut self, chain: &Chain<'d>, name: &str, lines: &mut Lines) -> Vec<String> {
         let mut texts = Vec::new();
         for directive in chain.list(&[name]) {
             let unknown = directive
@@ -162,9 +171,7 @@ impl<'d> Import<'d> {
                 }
             }
         }
-        if !texts.is_empty() {
-            lines.setting(format!("{setting} {}", texts.join(" ")));
-        }
+        texts
     }
 }
 

@@ -46,17 +46,7 @@ fn of_server(server: &[Directive]) -> Known {
     if !name.contains('$') {
         known.push(("server_name".to_owned(), name.strip_prefix('.').unwrap_or(name).to_owned()));
     }
-    let listens: Vec<&str> =
-        server.iter().filter(|directive| directive.name == "listen").map(|listen| listen.word(0)).collect();
-    if listens.iter().any(|text| text.starts_with("unix:")) {
-        return known;
-    }
-    let parts = |text: &str| match text.rsplit_once(':') {
-        Some((address, port)) if !port.ends_with(']') => (address.to_owned(), port.to_owned()),
-        _ if text.bytes().all(|byte| byte.is_ascii_digit()) => (String::new(), text.to_owned()),
-        _ => (text.to_owned(), "80".to_owned()),
-    };
-    let parts: Vec<(String, String)> = listens.into_iter().map(parts).collect();
+    let parts = listens(server);
     let Some((address, port)) = parts.first() else { return known };
     if parts.iter().all(|(_, other)| other == port) && port.parse::<u16>().is_ok() {
         known.push(("server_port".to_owned(), port.clone()));
@@ -69,6 +59,26 @@ fn of_server(server: &[Directive]) -> Known {
         known.push(("server_addr".to_owned(), ip.to_string()));
     }
     known
+}
+
+/// The addresses and ports of a server; none if it has a Unix socket.
+fn listens(server: &[Directive]) -> Vec<(String, String)> {
+    let listens = server.iter().filter(|directive| directive.name == "listen").map(|it| it.word(0));
+    if listens.clone().any(|text| text.starts_with("unix:")) {
+        return Vec::new();
+    }
+    let parts = |text: &str| match text.rsplit_once(':') {
+        Some((address, port)) if !port.ends_with(']') => (address.to_owned(), port.to_owned()),
+        _ if text.bytes().all(|byte| byte.is_ascii_digit()) => (String::new(), text.to_owned()),
+        _ => (text.to_owned(), "80".to_owned()),
+    };
+    listens.map(parts).collect()
+}
+
+/// Whether none of a server's ports is one that URLs leave out.
+pub(super) fn has_only_unusual_ports(server: &[Directive]) -> bool {
+    let listens = listens(server);
+    !listens.is_empty() && !listens.iter().any(|(_, port)| ["80", "443"].contains(&port.as_str()))
 }
 
 /// The variables to which `auth_request_set` gives a field of the auth service's response, the same one in all places.

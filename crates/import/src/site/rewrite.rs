@@ -90,10 +90,12 @@ pub(super) fn absolute(to: &str, chain: &Chain<'_>) -> String {
     if !to.starts_with('/') || is_off("absolute_redirect") {
         return to.to_owned();
     }
-    let host = match super::constants::port(chain.server()) {
+    let server = chain.server();
+    let host = match super::constants::port(server) {
         _ if is_off("port_in_redirect") => "$host".to_owned(),
-        Some(port) if !["80", "443"].contains(&port.as_str()) => format!("$host:{port}"),
-        _ => "$http_host".to_owned(),
+        _ if !super::constants::has_only_unusual_ports(server) => "$http_host".to_owned(),
+        Some(port) => format!("$host:{port}"),
+        None => "$host:$server_port".to_owned(),
     };
     format!("$scheme://{host}{to}")
 }

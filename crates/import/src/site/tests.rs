@@ -296,9 +296,9 @@ fn caches_are_converted() {
         (
             "proxy_cache a; proxy_cache_valid 404 1m; proxy_cache_valid 10m; proxy_cache_valid any 5s; proxy_cache_min_uses 3; \
              proxy_ignore_headers X-Accel-Expires Set-Cookie; proxy_cache_use_stale error updating; proxy_cache_lock on; \
-             proxy_cache_bypass $cookie_s $arg_nocache; proxy_no_cache $http_x; add_header X-Cache-Status $upstream_cache_status;",
+             proxy_cache_bypass $cookie_s $arg_nocache; proxy_no_cache $http_x $cookie_s; add_header X-Cache-Status $upstream_cache_status;",
             "        cache \"10m\"\n        cache-valid \"1m\" \"404\"\n        cache-valid \"10m\" \"301\" \"302\"\n        cache-valid \"5s\" \"201-599\"\n\
-            \x20       cache-bypass \"$cookie_s\" \"$arg_nocache\"\n        cache-no-store \"$http_x\"\n        cache-min-uses 3\n\
+            \x20       cache-bypass \"$cookie_s\"\n        cache-refresh \"$arg_nocache\"\n        cache-no-store \"$http_x\" \"$cookie_s\"\n        cache-min-uses 3\n\
             \x20       cache-ignore request x-accel-expires set-cookie\n        cache-stale \"2h\"\n        cache-updating \"2h\"\n",
         ),
         (

@@ -65,6 +65,7 @@ impl Service for All {
         if self.forwarding.repeat(&request, response) {
             return Reply::Now;
         }
+        let is_refreshed = request.head.field("x-refresh").is_some();
         let what = Forwarded {
             forward: &self.forward,
             target: request.head.target(),
@@ -81,8 +82,9 @@ impl Service for All {
                 key: self.key,
                 space: b"",
                 names_authorization: false,
-                repeats: true,
+                repeats: !is_refreshed,
                 is_bypassed: false,
+                is_refreshed,
                 is_unstored: false,
             }),
         };

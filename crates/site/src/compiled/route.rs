@@ -68,6 +68,7 @@ pub(crate) struct CompiledCached {
     /// The rules depend on nothing but the request head.
     pub(crate) repeats: bool,
     pub(crate) bypass: Vec<Text>,
+    pub(crate) refresh: Vec<Text>,
     pub(crate) no_store: Vec<Text>,
     /// See [`plan::Cached::is_rendered`].
     pub(crate) is_rendered: bool,
@@ -290,6 +291,7 @@ impl CompiledCached {
             repeats: false,
             names_authorization: cached.key.iter().flat_map(|key| &key.0).any(is_authorization),
             bypass: texts(&cached.bypass)?,
+            refresh: texts(&cached.refresh)?,
             no_store: texts(&cached.no_store)?,
             is_rendered: cached.is_rendered,
             rules: Arc::new(cached.rules.clone()),
@@ -298,11 +300,16 @@ impl CompiledCached {
 
     /// Whether no text decides about a request, and none is counted.
     fn has_plain_rules(&self) -> bool {
-        self.key.is_none() && self.bypass.is_empty() && self.no_store.is_empty() && !self.is_rendered
+        self.key.is_none() && self.exceptions().next().is_none() && !self.is_rendered
     }
 
     fn uses_captures(&self) -> bool {
-        self.key.iter().chain(&self.bypass).chain(&self.no_store).any(Text::uses_captures)
+        self.key.iter().chain(self.exceptions()).any(Text::uses_captures)
+    }
+
+    /// The texts that decide about a request.
+    fn exceptions(&self) -> impl Iterator<Item = &Text> {
+        self.bypass.iter().chain(&self.refresh).chain(&self.no_store)
     }
 }
 

@@ -105,6 +105,8 @@ pub struct Cached {
     pub key: Option<Template>,
     /// A request bypasses the cache if one of these is neither empty nor `0`.
     pub bypass: Vec<Template>,
+    /// A request gets a new response, which is stored, if one of these is neither empty nor `0`.
+    pub refresh: Vec<Template>,
     /// The response is not stored if one of these is neither empty nor `0`.
     pub no_store: Vec<Template>,
     /// Its responses are rendered pages: requests are counted by crawler and by page.

@@ -390,12 +390,18 @@ fn pages_of_errors_come_from_routes() {
     let mut proxied = to_upstream("/api");
     proxied.rules.error_pages =
         vec![page_from(502..=502, "/error.html", true), page_from(500..=500, "@app", true)];
-    let mut plan = plan_of(vec![files, named("@app", to_upstream("/")), kept, missing, proxied]);
+    let mut other = respond(PathMatch::prefix("/other"), "no");
+    other.rules.access.clone_from(&kept.rules.access);
+    other.rules.error_pages = vec![page_from(403..=403, "@app", true)];
+    let mut plan = plan_of(vec![files, named("@app", to_upstream("/")), kept, missing, proxied, other]);
     plan.folders.push(folder.plan());
     let client = TestClient::new(&plan);
     for (method, target, fields, expected) in [
         ("GET", "/nothing", "", "200 upstream"),
         ("GET", "/nothing", "X-Status: 503\r\n", "503 upstream"),
+        // A page of an upstream has the status of the error, unless it is an error itself.
+        ("GET", "/other", "", "403 upstream"),
+        ("GET", "/other", "X-Status: 503\r\n", "503 upstream"),
         ("GET", "/closed", "Range: bytes=0-1\r\nIf-None-Match: *\r\n", "403 sorry"),
         ("POST", "/closed", "", "403 sorry"),
         ("GET", "/missing", "", "404 Not Found"),

@@ -42,8 +42,10 @@ pub(crate) enum Outcome {
     Whole(Arc<Entry>),
     /// A response whose body is still arriving, with its length if that is known.
     Stream(Arc<Entry>, Option<u64>),
-    /// The upstream has failed.
+    /// The upstream has failed, or a rule counts its response as a failure.
     Failed(Status),
+    /// The upstream responded with an error: only what is stored says whether it may be used instead.
+    Rejected(Status),
     /// A response for one client only: the others send their own requests.
     Released,
     /// What is on disk was read into memory; `false` if there was nothing.

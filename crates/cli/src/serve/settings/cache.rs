@@ -78,10 +78,22 @@ pub(in crate::serve) const CACHING: &[ServeSetting] = &[
     ServeSetting {
         name: "cache-bypass",
         value: "TEXT…",
-        help: "do not use the cache if any of these texts is neither empty nor 0, such as $cookie_session",
+        help: "do not use the cache, nor store the response, if any of these texts is neither empty nor 0, such as $cookie_session",
         set: |options, given| {
             let texts = given.values().map(|text| options.template(text)).collect::<Result<_, _>>()?;
             options.caching.bypass = texts;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "cache-refresh",
+        value: "TEXT…",
+        help: "get a new response, and store it in place of the present one, if any of these texts is neither empty nor 0; anyone who can \
+               send such a request makes the upstream work for it",
+        set: |options, given| {
+            let texts = given.values().map(|text| options.template(text)).collect::<Result<_, _>>()?;
+            options.caching.refresh = texts;
             Ok(())
         },
         ..ROUTES
