@@ -410,6 +410,7 @@ impl Configuration {
             queue_max,
             queue_time_max: self.queue_time_max,
             keys_max: 1000,
+            status: 503,
         });
         let field = |name: &str, template| FieldRule {
             change: FieldChange::Set(template),

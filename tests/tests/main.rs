@@ -104,6 +104,8 @@ mod push_groups;
 mod reloading;
 #[path = "remote.rs"]
 mod remote;
+#[path = "replaced.rs"]
+mod replaced;
 #[path = "request_buffering.rs"]
 mod request_buffering;
 #[path = "request_ids.rs"]

@@ -287,6 +287,8 @@ rewrite-prefix "/a" "/b"
 log-requests off
 replace-text "a" "b"
 replace-types "text/*"
+charset "koi8-r"
+charset-types "text/css"
 request-param "A" "$host"
 request-header set "X-A" "b"
 response-header set "X-A" "b"

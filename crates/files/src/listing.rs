@@ -90,7 +90,7 @@ fn row(page: &mut String, name: &Path, slash: &str, size: &str, changed: &str) {
     let href = href(name.as_os_str().as_bytes());
     let text = escape(&name.to_string_lossy());
     // Writing to a `String` cannot fail.
-    let _ = writeln!(page, "<tr><td><a href=\"./{href}{slash}\">{text}{slash}</a><td>{size}<td>{changed}");
+    let _ = writeln!(page, "<tr><td><a href=\"{href}{slash}\">{text}{slash}</a><td>{size}<td>{changed}");
 }
 
 /// `1.5 KiB`: three digits, binary units.
@@ -126,7 +126,7 @@ pub(super) fn escape(text: &str) -> String {
     })
 }
 
-/// Percent-encodes all but unreserved bytes.
+/// Percent-encodes all but unreserved bytes. A name with a colon is no URL then.
 fn href(name: &[u8]) -> String {
     name.iter().fold(String::with_capacity(name.len()), |mut out, &byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -154,8 +154,8 @@ mod tests {
         let page = html(Path::new("d"), &known);
         let page = String::from_utf8_lossy(&page);
         assert!(!page.contains("<script>") && page.contains("&lt;script&gt;alert(&#39;1&#39;)&amp;"));
-        assert!(page.contains("href=\"./%3Cscript%3Ealert%28%271%27%29%26/\""));
-        assert!(page.contains("./sub/") && !page.contains("deep") && !page.contains("d2"));
+        assert!(page.contains("href=\"%3Cscript%3Ealert%28%271%27%29%26/\""));
+        assert!(page.contains("\"sub/\"") && !page.contains("deep") && !page.contains("d2"));
     }
 
     #[test]

@@ -230,6 +230,7 @@ fn rules(guard: Guard, to: To, users: &[User], plan: &mut site::Plan) -> Rules {
                 queue_max: 10,
                 queue_time_max: 2 * TIME_MAX,
                 keys_max: 1,
+                status: 503,
             });
         }
     }

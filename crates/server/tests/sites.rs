@@ -172,6 +172,7 @@ fn few() -> (Rules, Vec<Concurrency>) {
         queue_max: 1,
         queue_time_max: Duration::from_secs(30),
         keys_max: 1,
+        status: 503,
     };
     (Rules { concurrency: vec![0], ..Rules::default() }, vec![few])
 }

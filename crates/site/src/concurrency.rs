@@ -9,8 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatout_engine::bug;
+use flatout_wire::Status;
 use foldhash::fast::RandomState;
 use tokio::sync::oneshot;
+
+use super::plan::Concurrency;
 
 /// The requests in progress under one limit, shared by all workers.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub(crate) struct Gate {
     queue_max: u32,
     pub(crate) queue_time_max: Duration,
     keys_max: usize,
+    /// The status of a refusal.
+    pub(crate) status: Status,
 }
 
 /// The state of one key.
@@ -47,13 +52,10 @@ pub(crate) enum GateResult {
 }
 
 impl Gate {
-    pub(crate) fn new(
-        requests_max: u32,
-        queue_max: u32,
-        queue_time_max: Duration,
-        keys_max: usize,
-    ) -> Arc<Gate> {
-        Arc::new(Gate { keys: Mutex::default(), requests_max, queue_max, queue_time_max, keys_max })
+    pub(crate) fn new(plan: &Concurrency) -> Arc<Gate> {
+        let Concurrency { requests_max, queue_max, queue_time_max, keys_max, status, .. } = *plan;
+        let status = Status::from_code(status).unwrap_or(Status::SERVICE_UNAVAILABLE);
+        Arc::new(Gate { keys: Mutex::default(), requests_max, queue_max, queue_time_max, keys_max, status })
     }
 
     pub(crate) fn enter(self: &Arc<Self>, key: u64) -> GateResult {
@@ -122,10 +124,19 @@ impl Drop for Permit {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::Limited;
     use super::*;
 
     fn gate(requests_max: u32, queue_max: u32) -> Arc<Gate> {
-        Gate::new(requests_max, queue_max, Duration::from_secs(1), 2)
+        Gate::new(&Concurrency {
+            name: "a".to_owned(),
+            key: Limited::Everyone,
+            requests_max,
+            queue_max,
+            queue_time_max: Duration::from_secs(1),
+            keys_max: 2,
+            status: 503,
+        })
     }
 
     fn permit(entered: GateResult) -> Permit {

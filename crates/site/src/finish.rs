@@ -183,6 +183,9 @@ impl Finisher {
         if !rules.pages.is_empty() {
             rules.pages.apply(response, by);
         }
+        if let Some(charset) = &rules.charset {
+            charset.apply(by, response);
+        }
         let in_force = self.in_force(rules, making, response);
         self.expire(rules, in_force, making, response);
         if !rules.fields.is_empty() {

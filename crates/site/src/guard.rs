@@ -197,7 +197,7 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
             Event::Password(answered, name, basic.challenge.clone()),
             Step::Authority,
         )),
-        Err(Busy) => Next::Break(Outcome::Refuse(Refusal::Busy)),
+        Err(Busy) => Next::Break(Outcome::Refuse(Refusal::BUSY)),
     }
 }
 
@@ -256,12 +256,9 @@ pub(super) fn concurrency(worker: &SiteWorker, context: &mut RequestContext<'_>)
         match gate.enter(number_of(worker, key, context)) {
             GateResult::Now(permit) => context.progress.enter(permit),
             GateResult::Queued(permit) => {
-                return Next::Break(Outcome::Suspend(
-                    Event::Permit(permit, gate.queue_time_max),
-                    Step::Concurrency,
-                ));
+                return Next::Break(Outcome::Suspend(Event::Permit(permit, gate.clone()), Step::Concurrency));
             }
-            GateResult::Full => return Next::Break(Outcome::Refuse(Refusal::Busy)),
+            GateResult::Full => return Next::Break(Outcome::Refuse(Refusal::Busy(gate.status))),
         }
     }
     Next::Continue(())

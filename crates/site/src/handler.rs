@@ -54,11 +54,21 @@ impl CompiledCached {
 /// Looks for a file of `try-files` before the handler.
 pub(super) fn try_files(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     // Without a route, `handle` reports it.
-    let Some(folder) = context.route.and_then(|route| route.try_files) else { return Next::Continue(()) };
+    let Some(route) = context.route else { return Next::Continue(()) };
+    let Some(folder) = route.try_files else { return Next::Continue(()) };
     if !matches!(context.request.head.method, Method::Get | Method::Head) {
         return Next::Continue(());
     }
-    match file(worker, folder, context) {
+    let reply = match file(worker, folder, context) {
+        // The redirect of a folder to its path with a slash, where it has nothing.
+        FolderReply::File
+            if route.tries_files_only && context.response.status() == Status::MOVED_PERMANENTLY =>
+        {
+            FolderReply::Nothing
+        }
+        reply => reply,
+    };
+    match reply {
         FolderReply::File => Next::Break(Outcome::Respond),
         FolderReply::Later(response) => {
             Next::Break(Outcome::Suspend(Event::Response(response), Step::TryFiles))

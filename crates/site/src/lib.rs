@@ -5,6 +5,7 @@
 
 mod access;
 mod basic;
+mod charset;
 mod choice;
 mod client;
 mod compiled;

@@ -66,17 +66,12 @@ impl CompiledPage {
         Ok(CompiledPage { content_type: page.content_type.clone(), body: body.into() })
     }
 
-    fn write(&self, response: &mut Response) {
-        const OF_REPLACED: [&str; 7] = [
-            "content-type",
-            "content-encoding",
-            "content-range",
-            "etag",
-            "last-modified",
-            "accept-ranges",
-            "location",
-        ];
-        for name in OF_REPLACED {
+    fn write(&self, by: ResponseOrigin, response: &mut Response) {
+        const OF_REPLACED: [&str; 6] =
+            ["content-type", "content-encoding", "content-range", "etag", "last-modified", "accept-ranges"];
+        // A redirect that was made here still leads where it does.
+        let of_upstream = ["location"].into_iter().filter(|_| by == ResponseOrigin::Upstream);
+        for name in OF_REPLACED.into_iter().chain(of_upstream) {
             if response.field(name).is_some() {
                 response.remove_header(name);
             }
@@ -149,7 +144,7 @@ impl ErrorPages {
         if let Some(found) = self.find(response.status().code(), by)
             && let ErrorPageSource::Page(page) = &found.page
         {
-            page.write(response);
+            page.write(by, response);
             response.set_status(found.status.unwrap_or(response.status()));
         }
     }
@@ -198,7 +193,7 @@ impl CompiledMaintenance {
             response.header("Retry-After", time);
         }
         response.encoded_fields(b"Cache-Control: no-store\r\n");
-        self.page.write(response);
+        self.page.write(ResponseOrigin::Here, response);
     }
 }
 

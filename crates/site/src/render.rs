@@ -52,8 +52,10 @@ pub(crate) struct View<'a> {
 pub(crate) enum Paths {
     /// As they are.
     Decoded,
-    /// Percent-encoded, as in a URI.
+    /// Percent-encoded, as in a URI. Behind a `?` of the text itself, as in `Query`.
     Encoded,
+    /// Percent-encoded in the query of a URI.
+    Query,
 }
 
 impl Text {
@@ -152,10 +154,15 @@ impl Text {
         self.render_at(view, paths, 0, out);
     }
 
-    pub(super) fn render_at(&self, view: &View<'_>, paths: Paths, depth: usize, out: &mut Vec<u8>) {
+    pub(super) fn render_at(&self, view: &View<'_>, mut paths: Paths, depth: usize, out: &mut Vec<u8>) {
         for piece in &self.0 {
             match piece {
-                Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Piece::Text(text) => {
+                    out.extend_from_slice(text.as_bytes());
+                    if paths == Paths::Encoded && text.contains('?') {
+                        paths = Paths::Query;
+                    }
+                }
                 Piece::Variable(variable) => view.write(variable, paths, depth, out),
             }
         }

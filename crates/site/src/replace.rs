@@ -124,18 +124,20 @@ impl Replacements {
         let status = response.status();
         let kind = response.field("content-type").unwrap_or_default();
         let kind = kind.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
-        let is_of = |wanted: &String| {
-            wanted == "*/*"
-                || wanted.as_bytes().eq_ignore_ascii_case(kind)
-                || wanted.strip_suffix('*').is_some_and(|start| {
-                    kind.get(..start.len()).is_some_and(|this| this.eq_ignore_ascii_case(start.as_bytes()))
-                })
-        };
         !status.is_bodyless()
             && status != Status::PARTIAL_CONTENT
             && response.field("content-encoding").is_none()
-            && self.types.iter().any(is_of)
+            && self.types.iter().any(|wanted| is_of_type(kind, wanted))
     }
+}
+
+/// Whether a content type without parameters is this one, or begins as `text/*` does; `*/*` is all.
+pub(crate) fn is_of_type(kind: &[u8], wanted: &str) -> bool {
+    wanted == "*/*"
+        || wanted.as_bytes().eq_ignore_ascii_case(kind)
+        || wanted.strip_suffix('*').is_some_and(|start| {
+            kind.get(..start.len()).is_some_and(|this| this.eq_ignore_ascii_case(start.as_bytes()))
+        })
 }
 
 /// A text that is still looked for.

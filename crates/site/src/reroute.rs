@@ -8,11 +8,11 @@ use flatout_wire::{Method, Status};
 
 use super::fault::{Fault, Place};
 use super::maps::TableCounts;
-use super::plan::{Plan, Reroute, RouteEntry, Template};
+use super::plan::{Piece, Plan, Reroute, RouteEntry, Template, Variable};
 use super::render::{Paths, Text, View, escape_unsafe};
 use super::rewrite::{Goal, split_at_question_mark};
 use super::steps::{RequestContext, Step};
-use super::upstream_redirect::UpstreamRedirect;
+use super::upstream_redirect::{UpstreamRedirect, kept_of_error};
 use super::worker::SiteWorker;
 use flatout_gateway::{Client, ResponseOrigin};
 
@@ -39,7 +39,7 @@ pub(crate) struct Rerouted {
     pub(crate) has_own_status: bool,
     /// It was counted by limits before.
     pub(crate) was_limited: bool,
-    /// Fields of the response of an upstream that has sent it here.
+    /// Fields of the response that is replaced: of an upstream that has sent it here, or of the error.
     pub(crate) kept: Vec<(String, Vec<u8>)>,
     /// Its client, if a route that it came by has decided that: it stays who it is.
     pub(crate) client: Option<Client>,
@@ -69,8 +69,8 @@ impl CompiledReroute {
             Reroute::Path(template) => {
                 let text =
                     |template: &Template| Text::new(template, expression, TableCounts::of(plan), place);
-                let (path, query) = split_at_question_mark(template);
-                Ok(CompiledReroute::Path(text(&path)?, query.map(|(query, _)| text(&query)).transpose()?))
+                let (path, query) = split_at_query(template);
+                Ok(CompiledReroute::Path(text(&path)?, query.map(|query| text(&query)).transpose()?))
             }
         }
     }
@@ -94,7 +94,7 @@ impl CompiledReroute {
                 let path =
                     forward_path(&path, &mut form).ok().filter(|path| path.starts_with(b"/"))?.to_vec();
                 if let Some(text) = to_query {
-                    text.render(view, Paths::Encoded, &mut query);
+                    text.render(view, Paths::Query, &mut query);
                     escape_unsafe(&mut query);
                 }
                 (path, Some(query).filter(|query| !query.is_empty()))
@@ -102,6 +102,15 @@ impl CompiledReroute {
         };
         Some(Goal { path: Cow::Owned(path), query: query.map(Cow::Owned), is_rewritten: true })
     }
+}
+
+/// The path of a template, and its query: behind a literal `?`, or behind `$is_args`.
+fn split_at_query(template: &Template) -> (Template, Option<Template>) {
+    let (path, query) = split_at_question_mark(template);
+    let is_mark = |piece: &Piece| matches!(piece, Piece::Variable(Variable::QuestionMark));
+    let Some(at) = path.0.iter().position(is_mark) else { return (path, query.map(|(query, _)| query)) };
+    let (before, behind) = template.0.split_at(at);
+    (Template(before.to_vec()), Some(Template(behind.iter().skip(1).cloned().collect())))
 }
 
 impl RequestContext<'_> {
@@ -133,7 +142,7 @@ impl RequestContext<'_> {
                 None => before.as_ref().is_some_and(|before| before.has_own_status),
             },
             was_limited: was_limited || before.is_some_and(|before| before.was_limited),
-            kept: Vec::new(),
+            kept: error.map_or_else(Vec::new, |_| kept_of_error(self.response)),
             client,
             count,
         }));

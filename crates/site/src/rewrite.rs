@@ -190,7 +190,7 @@ impl CompiledRewrite {
         let path = forward_path(&path, &mut form).ok()?.to_vec();
         let query = self.query.as_ref().map(|(text, keeps)| {
             let mut query = Vec::new();
-            text.render(&view, Paths::Encoded, &mut query);
+            text.render(&view, Paths::Query, &mut query);
             if let Some(old) = goal.query.as_deref().filter(|old| *keeps && !old.is_empty()) {
                 if !query.is_empty() {
                     query.push(b'&');

@@ -103,8 +103,8 @@ pub(crate) enum Outcome {
 /// Why a request is refused.
 pub(crate) enum Refusal {
     Status(Status),
-    /// 503; a retry soon may succeed.
-    Busy,
+    /// 503, or as a limit says; a retry soon may succeed.
+    Busy(Status),
     /// 401, with the value of `WWW-Authenticate`.
     Password(String),
     /// The response of the auth service, or one made by a step.
@@ -347,11 +347,13 @@ impl<'a> RequestContext<'a> {
 }
 
 impl Refusal {
+    pub(crate) const BUSY: Refusal = Refusal::Busy(Status::SERVICE_UNAVAILABLE);
+
     fn write(self, head: &Head<'_>, response: &mut Response) {
         match self {
             Refusal::Status(status) => write_status(status, response),
-            Refusal::Busy => {
-                write_status(Status::SERVICE_UNAVAILABLE, response);
+            Refusal::Busy(status) => {
+                write_status(status, response);
                 response.header("Retry-After", "1");
             }
             Refusal::Password(challenge) => {

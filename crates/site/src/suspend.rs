@@ -12,7 +12,7 @@ use flatout_wire::Status;
 use tokio::sync::oneshot;
 
 use super::compiled::Authority;
-use super::concurrency::Permit;
+use super::concurrency::{Gate, Permit};
 use super::fields::push_line;
 use super::rate::PaceDelay;
 use super::steps::{Progress, Refusal};
@@ -26,7 +26,7 @@ pub(crate) enum Event {
     AuthDecision(oneshot::Receiver<AuthDecision>, Arc<Authority>),
     /// A delay to an even rate.
     Pace(PaceDelay),
-    Permit(oneshot::Receiver<Permit>, Duration),
+    Permit(oneshot::Receiver<Permit>, Arc<Gate>),
     /// A response, of a folder that cannot give it at once.
     Response(Pin<Box<dyn Future<Output = Response>>>),
     /// The body, for whose client the guards have decided, and its limit.
@@ -87,7 +87,7 @@ impl Event {
             Event::Password(answered, name, challenge) => match answered.await {
                 Ok(true) => progress.identity.user = name,
                 Ok(false) => progress.refusal = Some(Refusal::Password(challenge)),
-                Err(_) => progress.refusal = Some(Refusal::Busy),
+                Err(_) => progress.refusal = Some(Refusal::BUSY),
             },
             Event::AuthDecision(decision, authority) => match decision.await {
                 Ok(AuthDecision::Allowed(fields)) => {
@@ -106,9 +106,9 @@ impl Event {
             }
             Event::Response(response) => progress.made = Some(Box::new(response.await)),
             Event::Pace(waits) => tokio::time::sleep(waits.time).await,
-            Event::Permit(permit, time_max) => match tokio::time::timeout(time_max, permit).await {
+            Event::Permit(permit, gate) => match tokio::time::timeout(gate.queue_time_max, permit).await {
                 Ok(Ok(permit)) => progress.enter(permit),
-                Ok(Err(_)) | Err(_) => progress.refusal = Some(Refusal::Busy),
+                Ok(Err(_)) | Err(_) => progress.refusal = Some(Refusal::Busy(gate.status)),
             },
         }
     }
@@ -119,7 +119,7 @@ fn refusal(fault: BodyFault) -> Refusal {
     match fault {
         BodyFault::TooLarge => Refusal::Status(Status::CONTENT_TOO_LARGE),
         BodyFault::TooSlow => Refusal::Status(Status::REQUEST_TIMEOUT),
-        BodyFault::Starved => Refusal::Busy,
+        BodyFault::Starved => Refusal::BUSY,
         _ => Refusal::Status(Status::BAD_REQUEST),
     }
 }

@@ -22,6 +22,10 @@ use super::worker::SiteWorker;
 const KEPT: [&str; 6] =
     ["content-type", "content-disposition", "cache-control", "expires", "set-cookie", LIMIT_RATE];
 
+/// Fields of a response whose meaning stays when a page takes its place: where a redirect leads, and how to authenticate. The page's own
+/// ones come first.
+const OF_ERROR: [&str; 2] = ["location", "www-authenticate"];
+
 /// A request, kept until its upstream has responded.
 pub(crate) struct RedirectRequest {
     worker: Rc<SiteWorker>,
@@ -167,11 +171,16 @@ pub(crate) fn forget_private(request: Option<&RedirectRequest>, response: &mut R
     }
 }
 
-/// Gives a response the fields of the upstream's response that it replaces.
+/// Gives a response the fields of the response that it replaces.
 pub(crate) fn apply_kept(kept: &[(String, Vec<u8>)], response: &mut Response) {
     let is_error = response.status().code() >= 400;
-    let is_field = |name: &str| name != LIMIT_RATE && (!is_error || name == "set-cookie");
+    let is_of_error = |name: &str| is_one(name.as_bytes(), &OF_ERROR);
+    let is_field =
+        |name: &str| name != LIMIT_RATE && (!is_error || name == "set-cookie" || is_of_error(name));
     for (name, value) in kept.iter().filter(|(name, _)| is_field(name)) {
+        if is_of_error(name) && response.field(name).is_some() {
+            continue;
+        }
         if name != "set-cookie" {
             response.remove_header(name);
         }
@@ -186,12 +195,24 @@ pub(crate) fn kept_rate(kept: &[(String, Vec<u8>)]) -> Option<u64> {
 }
 
 fn kept(response: &Response, followed: TrustedFields) -> Vec<(String, Vec<u8>)> {
-    let is_kept = |name: &[u8]| {
-        let is = |this: &&str| name.eq_ignore_ascii_case(this.as_bytes());
-        KEPT.iter().any(is) && (followed.accel || !is(&LIMIT_RATE))
-    };
-    let fields = response.fields().filter(|(name, _)| is_kept(name));
-    fields.map(|(name, value)| (String::from_utf8_lossy(name).to_ascii_lowercase(), value.to_vec())).collect()
+    let is_rate = |name: &[u8]| name.eq_ignore_ascii_case(LIMIT_RATE.as_bytes());
+    let mut kept = fields_of(response, |name| is_one(name, &KEPT) && (followed.accel || !is_rate(name)));
+    kept.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
+    kept
+}
+
+/// The fields that the page for a response gets from it.
+pub(crate) fn kept_of_error(response: &Response) -> Vec<(String, Vec<u8>)> {
+    fields_of(response, |name| is_one(name, &OF_ERROR))
+}
+
+fn is_one(name: &[u8], names: &[&str]) -> bool {
+    names.iter().any(|this| name.eq_ignore_ascii_case(this.as_bytes()))
+}
+
+fn fields_of(response: &Response, is_wanted: impl Fn(&[u8]) -> bool) -> Vec<(String, Vec<u8>)> {
+    let fields = response.fields().filter(|(name, _)| is_wanted(name));
+    fields.map(|(name, value)| (String::from_utf8_lossy(name).into_owned(), value.to_vec())).collect()
 }
 
 /// The route of this name.

@@ -129,15 +129,30 @@ impl View<'_> {
     pub(super) fn write(&self, variable: &Variable, paths: Paths, depth: usize, out: &mut Vec<u8>) {
         match variable {
             Variable::Path => write_path(self.path, paths, out),
-            Variable::Capture(at) => {
-                write_path(self.captured.group(*at), paths, out);
-            }
+            Variable::Capture(at) => self.write_group(self.captured.group(*at), paths, out),
             Variable::Map(at) => self.write_mapped(*at, depth, out),
             Variable::Set(at) => self.write_set(*at, out),
             variable => match self.borrowed(variable) {
                 Some(text) => out.extend_from_slice(text),
                 None => self.write_made(variable, out),
             },
+        }
+    }
+
+    /// Writes what a group found. In a query, encoded `&` and `+` of the path must not become its separators and blanks. As with nginx, those
+    /// of a path without any encoding are taken to be meant so, as in `rewrite "^/x/(.*)$" "/x?$1"`.
+    fn write_group(&self, group: &[u8], paths: Paths, out: &mut Vec<u8>) {
+        let at = out.len();
+        write_path(group, paths, out);
+        let is_encoded = || self.head.path().iter().any(|byte| matches!(byte, b'%' | b'+'));
+        if paths == Paths::Query && is_encoded() {
+            let escaped = out.split_off(at);
+            for byte in escaped {
+                match byte {
+                    b'&' | b'+' | b';' => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+                    _ => out.push(byte),
+                }
+            }
         }
     }
 
@@ -291,7 +306,7 @@ pub(crate) fn escape_unsafe(text: &mut Vec<u8>) {
 fn write_path(path: &[u8], paths: Paths, out: &mut Vec<u8>) {
     match paths {
         Paths::Decoded => out.extend_from_slice(path),
-        Paths::Encoded => encode_path(path, out),
+        Paths::Encoded | Paths::Query => encode_path(path, out),
     }
 }
 

@@ -150,9 +150,7 @@ impl SharedLimits {
                 return Err(Place::Concurrency(at).fault(reason));
             }
             let known = former.and_then(|former| former.gates.iter().find(|(known, _)| known == limit));
-            let made =
-                || Gate::new(limit.requests_max, limit.queue_max, limit.queue_time_max, limit.keys_max);
-            Ok((limit.clone(), known.map_or_else(made, |(_, gate)| gate.clone())))
+            Ok((limit.clone(), known.map_or_else(|| Gate::new(limit), |(_, gate)| gate.clone())))
         });
         Ok(SharedLimits {
             buckets: buckets.collect::<Result<_, Fault>>()?,

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use flatout_expression::Regex;
+use flatout_files::Listing;
 use flatout_wire::Status;
 use flatout_wire::field::{is_field_value, is_token};
 
+use super::super::charset::CompiledCharset;
 use super::super::cors::CompiledCors;
 use super::super::expires::CompiledExpires;
 use super::super::facts::Uses;
@@ -51,6 +53,8 @@ pub(crate) struct CompiledRoute {
     /// The route's expression, if a text uses its captures.
     pub(crate) captures: Option<Regex>,
     pub(crate) try_files: Option<usize>,
+    /// That folder has no index files and no listings: its folders are not there.
+    pub(crate) tries_files_only: bool,
     /// The name of the upstream.
     pub(crate) upstream_name: Option<Text>,
     pub(crate) action: CompiledAction,
@@ -98,6 +102,7 @@ pub(crate) struct ResponseRules {
     /// A field has the request's body in it.
     pub(crate) uses_body: bool,
     pub(crate) replacements: Option<Replacements>,
+    pub(crate) charset: Option<CompiledCharset>,
 }
 
 /// What answers.
@@ -162,6 +167,9 @@ impl CompiledRoute {
         if let Some(folder) = route.try_files {
             within(folder, plan.folders.len(), "folder", place)?;
         }
+        let tried = route.try_files.and_then(|folder| plan.folders.get(folder));
+        let tries_files_only =
+            tried.is_some_and(|folder| folder.index.is_empty() && folder.listing == Listing::Off);
         let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), counts, place)?;
         let mut guards = Guards::new(parts, &route.rules, expression.as_ref(), place)?;
         if matches!(action, CompiledAction::Close) {
@@ -214,6 +222,7 @@ impl CompiledRoute {
             response,
             captures: expression.filter(|_| uses_captures),
             try_files: route.try_files,
+            tries_files_only,
             upstream_name,
             action,
             cache,
@@ -330,6 +339,7 @@ impl Default for ResponseRules {
             logs: RequestLogs::Usual,
             uses_body: false,
             replacements: None,
+            charset: None,
         }
     }
 }
@@ -426,6 +436,7 @@ impl ResponseRules {
             sendfile: rules.sendfile.clone(),
             expires: expires(rules, expression, TableCounts::of(plan), place)?,
             rate: (rules.limit_rate_bytes_per_s, rules.limit_rate_after_bytes),
+            charset: CompiledCharset::new(rules, place)?,
             cors: rules.cors.as_ref().map(|cors| CompiledCors::new(cors, place)).transpose()?,
             compress: rules.compress.clone().map(compress::Rules::new),
             blocks: rules

@@ -26,9 +26,9 @@ pub use map::{CrawlerAddresses, Map, MapFile, MapKey, MapKind, SetValue, SetVari
 pub(crate) use net::number;
 pub use net::{BadNet, Net, Peers};
 pub use rules::{
-    Access, BasicAuth, BodyLimit, Cached, Concurrency, Cors, ErrorPage, FieldChange, FieldRule, ForwardAuth,
-    Hsts, Limited, Maintenance, Origins, Page, PageSource, REPLACED_TYPE, Rate, RateUse, Replacement, Rules,
-    SendfileFolder, User, Verdict, When,
+    Access, BasicAuth, BodyLimit, CHARSET_TYPES, Cached, Concurrency, Cors, ErrorPage, FieldChange,
+    FieldRule, ForwardAuth, Hsts, Limited, Maintenance, Origins, Page, PageSource, REPLACED_TYPE, Rate,
+    RateUse, Replacement, Rules, SendfileFolder, User, Verdict, When,
 };
 pub use shared::SharedSite;
 pub use template::{

@@ -70,7 +70,22 @@ pub struct Rules {
     pub replacements: Vec<Replacement>,
     /// The content types of these bodies, such as `text/*` or `*/*`; none: [`REPLACED_TYPE`].
     pub replaced_types: Vec<String>,
+    /// The charset that the `Content-Type` of texts names.
+    pub charset: Option<String>,
+    /// The content types of these texts; none: [`CHARSET_TYPES`].
+    pub charset_types: Vec<String>,
 }
+
+/// The content types that get a charset, if no others are named: those of nginx, and that of scripts since RFC 9239.
+pub const CHARSET_TYPES: [&str; 7] = [
+    "text/html",
+    "text/xml",
+    "text/plain",
+    "text/vnd.wap.wml",
+    "text/javascript",
+    "application/javascript",
+    "application/rss+xml",
+];
 
 /// The content type of bodies in which texts are replaced, if no others are named.
 pub const REPLACED_TYPE: &str = "text/html";
@@ -219,6 +234,8 @@ pub struct Concurrency {
     pub queue_time_max: Duration,
     /// Keys with requests in progress at once; beyond that the response is 503.
     pub keys_max: usize,
+    /// The status of these responses, in place of 503.
+    pub status: u16,
 }
 
 /// Which pages of other origins may use the responses (the CORS protocol of the Fetch standard).

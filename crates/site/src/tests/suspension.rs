@@ -145,6 +145,7 @@ fn limited(queue_max: u32, queue_time_max: Duration) -> TestClient {
         queue_max,
         queue_time_max,
         keys_max: 16,
+        status: 503,
     });
     TestClient::new(&plan)
 }

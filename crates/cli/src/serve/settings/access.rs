@@ -105,6 +105,7 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
                 help: "requests of one key that may wait; further ones get 503",
             },
             Key { name: "queue-time", value: "TIME", default: "10s", help: "longest wait; then 503" },
+            Key { name: "status", value: "CODE", default: "503", help: "the status in place of 503" },
             LIMIT_NAME,
             LIMIT_KEYS_MAX,
         ],
@@ -276,19 +277,24 @@ fn request_limit(options: &mut ServeOptions, given: &Values) -> Result<(), Refus
     let keys_max = given.read("keys", parse::at_least_one::<u32>)?.map_or(LIMIT_KEYS, |keys| keys as usize);
     let queue_max = given.read("queue", value::number)?.unwrap_or(QUEUE);
     let queue_time_max = given.read("queue-time", value::time)?.unwrap_or(std::time::Duration::from_secs(10));
+    let status = given.read("status", |text| parse::status(text, 400..=599))?.unwrap_or(503);
     let limits = &mut options.shared.borrow_mut().concurrency;
     let name = given.key("name").map_or_else(|| format!("requests-{}", limits.len() + 1), str::to_owned);
     let limit = match limits.iter().position(|limit| limit.name == name) {
-        Some(at) if limits[at].requests_max != requests_max || limits[at].key != key => {
+        Some(at)
+            if limits[at].requests_max != requests_max
+                || limits[at].key != key
+                || limits[at].status != status =>
+        {
             return Err(Refused {
                 key: Some("name"),
-                message: format!("another limit `{name}` has a different number or key"),
+                message: format!("another limit `{name}` has a different number, key or status"),
                 ..Refused::default()
             });
         }
         Some(at) => at,
         None => {
-            limits.push(Concurrency { name, key, requests_max, queue_max, queue_time_max, keys_max });
+            limits.push(Concurrency { name, key, requests_max, queue_max, queue_time_max, keys_max, status });
             limits.len() - 1
         }
     };

@@ -3,8 +3,8 @@
 use flatout_observe::observed::RequestLogs;
 use flatout_proxy::PARAM;
 use flatout_site::plan::{
-    ErrorPage, Expires, ExpiresFrom, FieldChange, FieldRule, Maintenance, Page, PageSource, PathPolicy,
-    REPLACED_TYPE, Replacement, Reroute, Rewrite, RewriteFrom, Then, Validity, When,
+    CHARSET_TYPES, ErrorPage, Expires, ExpiresFrom, FieldChange, FieldRule, Maintenance, Page, PageSource,
+    PathPolicy, REPLACED_TYPE, Replacement, Reroute, Rewrite, RewriteFrom, Then, Validity, When,
 };
 
 use crate::serve::options::{Level, ServeOptions};
@@ -218,6 +218,31 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         ..ROUTES
     },
     ServeSetting {
+        name: "charset",
+        value: "NAME",
+        default: "off",
+        help: "name this charset in the Content-Type of texts that name none, such as utf-8, or off; files and texts of this server name \
+               utf-8 by themselves, and this one instead; no text is converted",
+        set: |options, given| {
+            options.rules.charset = Some(given.text().to_owned()).filter(|name| name != "off");
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "charset-types",
+        value: "TYPE…",
+        default: "text/html text/xml text/plain text/vnd.wap.wml text/javascript application/javascript application/rss+xml",
+        help: "content types that get the charset",
+        set: |options, given| {
+            let types: Vec<String> = given.values().map(parse::content_type).collect::<Result<_, _>>()?;
+            // As for replace-types, the default has one form.
+            options.rules.charset_types = if types == CHARSET_TYPES { Vec::new() } else { types };
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
         name: "log-requests",
         value: "on|off",
         default: "on",
@@ -309,7 +334,7 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
                 help: "also replace responses of upstreams",
             },
         ],
-        help: "a custom page for statuses such as 404 or 500-599, also for redirects (300-399): their Location is not sent",
+        help: "a custom page for statuses such as 404 or 500-599, also for redirects (300-399), which keep their Location",
         set: |options, given| {
             let statuses: Result<Vec<_>, _> =
                 given.values().map(|text| parse::statuses(text, 300..=599)).collect();
