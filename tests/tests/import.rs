@@ -62,16 +62,38 @@ const HTTP: &str = r#"
         location /port { return 301 https://c.test/$server_name; }
         location /page/ { error_page 404 = @page; }
         location @page { return 200 "page"; }
+        location /spa/ { try_files $uri $uri/ /spa/app.html; }
+        location = /index.html { add_header X-Policy "of the page"; }
+        location = /spa/app.html { add_header Cache-Control no-store; }
+        location /behind/ { try_files /sub/$uri /sub$uri @page; }
         location /tried/ { try_files $uri /healthz; }
+        location /fallen/ { try_files $uri /args$is_args$args; }
         location /slash { rewrite ^(.+)/+$ $1 permanent; return 200 "no slash"; }
         location ~ ^/odd { rewrite ^/(?!odd/(a|b)) /healthz last; return 200 "$uri"; }
         location ~ ^/(?!sub|un)[a-z]+/here$ { return 200 "here"; }
         location ^~ /nested/ { return 200 outer; location ~ \.(one|two)$ { return 200 inner; } }
         location ~ ^/outer/ { return 200 "outer"; location ~* \.ONE$ { return 200 "one"; } }
         location /where { proxy_pass $where; proxy_read_timeout 1s; proxy_connect_timeout 1s; }
+        location /moved-page { error_page 301 /404.html; return 301 https://b.test/x; }
+        location /moved-text { error_page 302 @moved; return 302 https://b.test/y; }
+        location @moved { return 200 "moved"; }
+        location /escaped/ { rewrite ^/escaped/(.*)$ /args?id=$1 last; }
+        rewrite ^/encoded/(.*)$ https://b.test/?id=$1 redirect;
+        location = /args { return 200 "args: $args"; }
+        location = /data.json { return 200 "{}"; }
+        location ~ ^/download/(.*)$ { alias FOLDER/static/$1; }
+        location /of-host { root FOLDER/hosts/$host; }
+        location /of-query/ { alias FOLDER/hosts/$arg_site/of-host/; }
         location = /if { if ($arg_a = 1) { proxy_pass http://app; } proxy_pass http://127.0.0.1:1; }
     }
     server { listen 127.0.0.1:PORT; server_name b.test .c.test; location / { return 200 "other"; } }
+    server {
+        listen 127.0.0.1:PORT;
+        server_name ~^(www\.)?(?<zone>[a-z]+)\.(?<end>d|e)\.test$;
+        location / { return 200 "$1 $zone $end $3"; }
+        location ~ /group/(.) { return 200 "$1 $zone"; }
+        location /files { root FOLDER/hosts/$zone.test; }
+    }
 "#;
 
 #[test]
@@ -85,6 +107,12 @@ fn converted_sites_respond_as_nginx_does() {
         ("www/404.html", "<p>gone</p>"),
         ("static/x.js", "1"),
         ("static/deep/y.txt", "y"),
+        ("www/spa/app.html", "an application"),
+        ("www/sub/behind/a.txt", "behind"),
+        ("www/tried/folder/a.txt", "a"),
+        ("hosts/a.test/of-host/a.txt", "of a"),
+        ("hosts/b.test/of-host/a.txt", "of b"),
+        ("hosts/b.test/files/index.html", "files of b"),
     ] {
         folder.write(name, text);
     }
@@ -132,6 +160,16 @@ fn converted_sites_respond_as_nginx_does() {
         "/port",
         "/page/none",
         "/tried/none",
+        "/spa/none/page?x=1",
+        "/spa/none.js",
+        "/spa/app.html",
+        "/behind/a.txt",
+        "/behind/none",
+        "/fallen/none?x=1&y",
+        "/fallen/none",
+        "/tried/folder",
+        "/tried/folder/",
+        "/tried/folder/a.txt",
         "/slash",
         "/slash/a//",
         "/slash/?x=1",
@@ -148,14 +186,44 @@ fn converted_sites_respond_as_nginx_does() {
         "/where?kind=x",
         "/if?a=1",
         "/if",
+        "/moved-page",
+        "/moved-text",
+        "/escaped/a%26b=1",
+        "/escaped/a&b=1",
+        "/escaped/a%20b+c%25?x=1",
+        "/encoded/a%26b=1%3F",
+        "/encoded/a&b=1",
+        "/data.json",
+        "/download/x.js",
+        "/download/deep/y.txt",
+        "/download/deep",
+        "/download/none",
+        "/of-host/a.txt",
+        "/of-host",
+        "/of-host/none",
+        "/of-query/a.txt?site=b.test",
+        "/of-query/a.txt?site=none",
+        "/of-query/a.txt",
     ];
     let mut log: String = targets
         .iter()
         .map(|target| format!("127.0.0.1 - - [10/Oct/2026:13:55:36 +0000] \"GET {target} HTTP/1.1\" 200 1\n"))
         .collect();
-    for host in ["b.test", "x.c.test", "c.test", "other.test"] {
+    let others = [
+        ("b.test", "/a"),
+        ("x.c.test", "/a"),
+        ("c.test", "/a"),
+        ("other.test", "/a"),
+        ("www.b.d.test", "/a"),
+        ("b.e.test", "/a"),
+        ("b.e.test", "/group/x"),
+        ("b.e.test", "/files/"),
+        ("b.e.test", "/files"),
+        ("c.e.test", "/files/"),
+    ];
+    for (host, path) in others {
         log.push_str(&format!(
-            "{host}:80 127.0.0.1 - - [10/Oct/2026:13:55:36 +0000] \"GET /a HTTP/1.1\" 200 1 \"-\" \"-\"\n"
+            "{host}:80 127.0.0.1 - - [10/Oct/2026:13:55:36 +0000] \"GET {path} HTTP/1.1\" 200 1 \"-\" \"-\"\n"
         ));
     }
     log.push_str("127.0.0.1 - - [10/Oct/2026:13:55:36 +0000] \"POST /api/users.txt HTTP/1.1\" 200 1\n127.0.0.1 - - [10/Oct/2026:13:55:36 +0000] \"HEAD / HTTP/1.1\" 200 1\n");
@@ -165,7 +233,7 @@ fn converted_sites_respond_as_nginx_does() {
     let output =
         flatout(&[&["import", "--check", &old, &new, &log, "--host", "a.test"][..], &fields[..]].concat());
     let said = String::from_utf8_lossy(&output.stdout);
-    let count = targets.len() + 5;
+    let count = targets.len() + others.len() + 1;
     assert_eq!(
         said,
         format!(

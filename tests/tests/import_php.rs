@@ -9,11 +9,13 @@ use flatout_tests::{Answer, Folder, Server, answers, program};
 
 use crate::fastcgi::{application, end, stdout};
 
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 9] = [
     ("www/index.php", "<?php index"),
     ("www/page.html", "a page"),
     ("www/wp-admin/index.php", "<?php admin"),
     ("www/wp-admin/install.php", "<?php install"),
+    ("www/wp-admin/user.php", "<?php user"),
+    ("www/closed/index.php", "<?php closed"),
     ("www/html/index.html", "<h1>html</h1>"),
     ("www/upload/evil.jpg", "<?php evil"),
     ("www/.env", "PASSWORD=1"),
@@ -69,7 +71,9 @@ fn both(server: &str) -> Option<(Folder, Peer, Server)> {
 fn scripts_are_the_same_as_those_of_nginx() {
     let Some((_folder, nginx, imported)) = both(
         "index index.php index.html;
-        location / { try_files $uri $uri/ /index.php?$args; }
+        location / { try_files $uri $uri/ /index.php$is_args$args; }
+        location = /wp-admin/install.php { deny all; }
+        location ^~ /closed/ { deny all; }
         location ~ \\.php$ { try_files $uri =404; PARAMS fastcgi_pass PHP; fastcgi_hide_header X-Powered-By; }",
     ) else {
         return;
@@ -81,7 +85,10 @@ fn scripts_are_the_same_as_those_of_nginx() {
         "/index.php?c=%20d",
         "/wp-admin/",
         "/wp-admin/?x=1",
-        "/wp-admin/install.php",
+        "/wp-admin/user.php",
+        "/wp-admin/user.php/x",
+        "/wp-admin/install.php/x",
+        "/none.php/x",
         "/posts/2026/hello/?page=2",
         "/page.html",
     ] {
@@ -90,6 +97,9 @@ fn scripts_are_the_same_as_those_of_nginx() {
         assert_eq!(new.field("X-Powered-By"), None, "{target}");
     }
     // Never the text of a script, and never a part of a path as one.
+    for target in ["/wp-admin/install.php", "/closed/", "/closed/index.php"] {
+        assert_eq!(get(imported.address, target).status, 403, "{target}");
+    }
     for target in ["/upload/evil.jpg/x.php", "/none.php", "/upload/evil.jpg%00.php", "/.env", "/INDEX.PHP"] {
         let new = get(imported.address, target).text();
         assert!(

@@ -5,7 +5,6 @@ use crate::nginx::Directive;
 use super::chain::{Chain, has_below};
 use super::file_tests::file_test;
 use super::location::Path;
-use super::named::has_rules;
 use super::out::{Lines, line, text, value};
 use super::settings::passes;
 use super::{Import, values};
@@ -13,8 +12,6 @@ use super::{Import, values};
 /// What happens to requests for files that do not exist.
 enum Missing {
     NotFound,
-    /// The root's index file is served.
-    Index,
     Status(u16),
     /// nginx passes them to something that is not converted, for this reason.
     Closed(String),
@@ -34,7 +31,7 @@ impl<'d> Import<'d> {
             return self.close(&why, lines);
         }
         if let Some(directive) = chain.until_end().last().filter(|end| end.name == "return") {
-            match self.answer(directive, chain) {
+            match self.answer(directive, chain, path) {
                 Ok(said) => return lines.setting(said),
                 Err(why) => self.lose(directive, &why, lines),
             }
@@ -81,13 +78,16 @@ impl<'d> Import<'d> {
                 lines,
             );
         }
-        let Some(root) = chain.find("root").filter(|root| !root.word(0).contains('$')) else {
+        let Some(root) = chain.find("root") else {
             if path.is_some() {
                 lines.comment("no root is set");
                 lines.setting("respond 404".to_owned());
             }
             return;
         };
+        if root.word(0).contains('$') {
+            return self.root_of_request(root, chain, path, lines);
+        }
         self.fates.carried(root);
         match own("try_files") {
             Some(tried) => self.try_files(tried, root.word(0), chain, path, named, lines),
@@ -96,9 +96,20 @@ impl<'d> Import<'d> {
     }
 
     /// A directive that handles all requests of this place, and cannot be converted.
-    fn lose(&mut self, directive: &'d Directive, why: &str, lines: &mut Lines) {
+    pub(super) fn lose(&mut self, directive: &'d Directive, why: &str, lines: &mut Lines) {
         self.leave(directive, why, lines);
         self.close(&format!("{}: {why}", directive.to_string().trim_end_matches(';')), lines);
+    }
+
+    /// Writes a folder, without anything that is tried before 404.
+    pub(super) fn plain_files(
+        &mut self,
+        folder: &str,
+        chain: &Chain<'d>,
+        path: Option<&Path>,
+        lines: &mut Lines,
+    ) {
+        self.files(folder, Missing::NotFound, chain, path, lines);
     }
 
     /// Writes a folder. Requests that nginx would have passed on instead of responding 404 are not served.
@@ -125,16 +136,20 @@ impl<'d> Import<'d> {
                 lines.setting("index off".to_owned());
             }
             let test = test.map_or_else(String::new, |test| format!(" && {test}"));
+            // The path of an alias is that of a file when its action begins.
+            let is_alias = chain.own().iter().any(|it| it.name == "alias");
             let mut inner = Lines::default();
-            inner.setting(format!("rewrite \"^\" {} then=route", text(&to)));
+            inner.setting(match is_alias {
+                true => format!("rewrite \"^\" {} then=route", text(&to)),
+                false => line("reroute", &format!("{to}?$args")),
+            });
             lines.block(&[], format!("when {}", text(&format!("path.endsWith('/'){test}"))), inner);
         }
-        let is_found = matches!(missing, Missing::NotFound) && path.is_none_or(Path::may_be_folder);
-        if is_found && self.folder_scripts(folder, chain, lines) {
-            return;
+        if matches!(missing, Missing::NotFound) && path.is_none_or(Path::may_be_folder) {
+            self.folder_scripts(folder, chain, path, lines);
         }
         let missing = match missing {
-            Missing::NotFound | Missing::Index => {
+            Missing::NotFound => {
                 let rewritten = self.missing_rewrite(chain);
                 let lost = rewritten.and_then(|(condition, rewrite)| match front_controller(rewrite) {
                     Some(_) => self.unserved(rewrite.word(1), chain),
@@ -150,20 +165,13 @@ impl<'d> Import<'d> {
                 let lost = lost.or_else(|| {
                     path.is_none_or(Path::may_be_folder).then(|| self.unserved_index(chain)).flatten()
                 });
-                let lost = match missing {
-                    Missing::NotFound => lost.or_else(|| self.unserved_missing(chain)),
-                    _ => lost,
-                };
+                let lost = lost.or_else(|| self.unserved_missing(chain));
                 lost.map_or(missing, Missing::Closed)
             }
             missing => missing,
         };
         match missing {
             Missing::NotFound => lines.setting(line("files", folder)),
-            Missing::Index => {
-                lines.setting(line("files", folder));
-                lines.setting("spa".to_owned());
-            }
             Missing::Status(status) => {
                 lines.setting(line("try-files", folder));
                 lines.setting(format!("respond {status}"));
@@ -195,30 +203,41 @@ impl<'d> Import<'d> {
         }
         let own = chain.own().iter().find(|directive| directive.name == "alias");
         let folder = own.or_else(|| chain.find("root"))?.word(0);
+        if folder.contains('$') {
+            return None;
+        }
         // The path of an alias ends where that of the folder begins.
         let folder = if own.is_some() { folder } else { folder.trim_end_matches('/') };
         let test = file_test("-f", &format!("{folder}${{uri}}{name}"), &self.maps)?;
         Some((format!("${{uri}}{name}"), Some(test)))
     }
 
-    /// Requests for folders whose index is a script go to that. Returns whether those for missing files are cared for.
-    fn folder_scripts(&mut self, folder: &str, chain: &Chain<'d>, lines: &mut Lines) -> bool {
-        let Some((pass, inner, place)) = self.fastcgi_index(chain) else { return false };
-        let index = chain.word("index");
-        if !has_rules(inner.own()) && !super::fastcgi::has_front(&inner) {
-            lines.setting(line("try-files", folder));
-            if let Err(why) = self.fastcgi(pass, &inner, Some(&place), lines) {
-                self.close(&why, lines);
-            }
-            return true;
+    /// Requests for folders whose index is a script go to that, after the rules of this place, as in nginx.
+    fn folder_scripts(&self, folder: &str, chain: &Chain<'d>, path: Option<&Path>, lines: &mut Lines) {
+        if matches!(path, Some(Path::Named(_))) {
+            return;
         }
-        if !index.ends_with(".php") {
-            return false;
+        root_index(folder, chain, path, lines);
+        let Some((script, before)) = self.script_index(chain) else { return };
+        // Its path is that of a file when its action begins, and names another script.
+        let has_own_paths =
+            chain.own().iter().any(|it| it.name == "alias") || chain.word("root").contains('$');
+        if has_own_paths {
+            return;
         }
-        let mut inner = Lines::default();
-        inner.setting(format!("rewrite \"/$\" {} then=route", text(&format!("${{uri}}{index}"))));
-        lines.block(&[], format!("when {}", text("path.endsWith('/')")), inner);
-        false
+        let test = |not: &str, name: &str| {
+            let path = format!("{}${{uri}}{name}", folder.trim_end_matches('/'));
+            file_test(&format!("{not}-f"), &path, &self.maps)
+        };
+        let is_folder = Some("path.endsWith('/')".to_owned());
+        let others = before.into_iter().map(|name| test("!", name));
+        let tests: Option<Vec<String>> =
+            std::iter::once(is_folder).chain(others).chain([test("", script)]).collect();
+        if let Some(tests) = tests {
+            let mut inner = Lines::default();
+            inner.setting(line("reroute", &format!("${{uri}}{script}?$args")));
+            lines.block(&[], format!("when {}", text(&tests.join(" && "))), inner);
+        }
     }
 
     /// A folder that replaces a path.
@@ -236,14 +255,11 @@ impl<'d> Import<'d> {
                 self.files(folder, Missing::NotFound, chain, path, lines);
                 lines.setting(format!("rewrite-prefix {} \"/\"", value(prefix)));
             }
-            _ => {
-                let why = "it needs a location with a plain path, and a folder without variables";
-                self.lose(alias, why, lines);
-            }
+            _ => self.alias_of_request(alias, path, chain, lines),
         }
     }
 
-    fn try_files(
+    pub(super) fn try_files(
         &mut self,
         tried: &'d Directive,
         root: &str,
@@ -277,10 +293,8 @@ impl<'d> Import<'d> {
         if !tries("$uri") {
             return self.try_last(last, chain, lines);
         }
-        let index = chain.find("index").map_or("index.html", |index| index.word(0));
-        let is_index = last.split('?').next() == Some(format!("/{index}").as_str());
         let tries_folders = first.iter().any(|text| text.starts_with("$uri/"));
-        if !tries_folders && !is_index && path.is_none_or(Path::may_be_folder) && !lines.has("index") {
+        if !tries_folders && path.is_none_or(Path::may_be_folder) && !lines.has("index") {
             lines.setting("index off".to_owned());
         }
         if let Some(status) = last.strip_prefix('=') {
@@ -318,25 +332,13 @@ impl<'d> Import<'d> {
         if let Some(why) = self.unserved(last, chain) {
             return self.files(root, Missing::Closed(why), chain, path, lines);
         }
-        if let Some((pass, inner, place)) = self
-            .fastcgi_index(chain)
-            .filter(|(_, inner, _)| keeps_query(last) && tries_folders && !has_rules(inner.own()))
-        {
-            // The application is asked for the folder's script, or else for the front controller.
-            self.serves_files = true;
-            lines.setting(line("try-files", root));
-            return match self.fastcgi(pass, &inner, Some(&place), lines) {
-                Ok(()) => {}
-                Err(why) => self.close(&why, lines),
-            };
-        }
-        if is_index && self.fastcgi_index(chain).is_none() {
-            return self.files(root, Missing::Index, chain, path, lines);
-        }
         if let Some(unknown) = values::unknown_variable(last, &self.maps) {
             let why = format!("the variable ${unknown} is not supported");
             self.leave(tried, &why, lines);
             return self.files(root, Missing::Closed(format!("try_files {last}")), chain, path, lines);
+        }
+        if tries_folders {
+            self.folder_scripts(root, chain, path, lines);
         }
         self.reroute(root, last, lines);
     }
@@ -368,6 +370,24 @@ impl<'d> Import<'d> {
     }
 }
 
+/// The page of a whole site has the rules of the location for it, as in `location = /index.html { add_header … }`.
+fn root_index(folder: &str, chain: &Chain<'_>, path: Option<&Path>, lines: &mut Lines) {
+    let names = chain.find("index").map_or_else(|| vec!["index.html"], Directive::texts);
+    let Some((name, others)) = names.split_first() else { return };
+    let target = format!("/{name}");
+    let file = file_test("-f", &format!("{}{target}", folder.trim_end_matches('/')), &[]);
+    let Some(test) = file.filter(|_| !name.contains(['$', '/'])) else { return };
+    let test = if others.is_empty() { String::new() } else { format!(" && {test}") };
+    let is_its_own = |it: &Directive| {
+        it.name == "location" && Path::of(it).is_some_and(|path| path.exact() == Some(target.as_str()))
+    };
+    if path.is_some_and(|path| path.prefix() == Some("/")) && chain.server().iter().any(is_its_own) {
+        let mut inner = Lines::default();
+        inner.setting(line("reroute", &format!("{target}?$args")));
+        lines.block(&[], format!("when {}", text(&format!("path == '/'{test}"))), inner);
+    }
+}
+
 /// The alias of an outer location that nginx uses here.
 fn outer_alias<'d>(chain: &Chain<'d>) -> Option<&'d Directive> {
     let of_folders = chain.of_route().iter().find_map(|level| {
@@ -384,13 +404,6 @@ fn front_controller(rewrite: &Directive) -> Option<String> {
         None if to.contains('?') => format!("{to}&$args"),
         None => format!("{to}?$args"),
     })
-}
-
-/// Whether the query of a request for a front controller stays as it was.
-fn keeps_query(target: &str) -> bool {
-    let query = target.split_once('?').map(|(_, query)| query);
-    query.is_none_or(|query| ["", "$args", "$query_string"].contains(&query))
-        || target.ends_with(".php$is_args$args")
 }
 
 /// The files that `try_files` tries besides the path itself, each with a condition: it exists, and no earlier candidate does.

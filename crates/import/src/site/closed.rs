@@ -237,7 +237,8 @@ impl<'d> Import<'d> {
             if let Some(why) = self.closed_by(&inner) {
                 return Some(format!("{path} goes to {why}"));
             }
-            if inner.own().iter().any(|directive| PASSES.contains(&directive.name.as_str())) {
+            let handles = |it: &Directive| PASSES.contains(&it.name.as_str()) || it.name == "return";
+            if inner.own().iter().any(handles) {
                 return None;
             }
             // The file of this name is not tried.

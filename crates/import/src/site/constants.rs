@@ -153,6 +153,11 @@ fn of_pass(block: &[Directive]) -> Known {
     vec![("proxy_host".to_owned(), host.to_owned()), ("proxy_port".to_owned(), port.to_owned())]
 }
 
+/// A text with the name, the port and the address of a server.
+pub(super) fn of_server_in(text: &str, server: &[Directive]) -> String {
+    substituted(text, &of_server(server))
+}
+
 /// The port of a server, if it has one.
 pub(super) fn port(server: &[Directive]) -> Option<String> {
     of_server(server).into_iter().find(|(name, _)| name == "server_port").map(|(_, port)| port)

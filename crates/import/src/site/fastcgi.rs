@@ -124,18 +124,25 @@ impl<'d> Import<'d> {
         Ok(())
     }
 
-    /// The `fastcgi_pass` of the location that gets a folder's index, with that location's blocks. `None` if its index is a file.
-    pub(super) fn fastcgi_index(&self, chain: &Chain<'d>) -> Option<(&'d Directive, Chain<'d>, Path)> {
-        let names = chain.find("index")?.texts();
-        names.into_iter().find_map(|index| self.fastcgi_for(index, chain))
+    /// The `index` of a folder that is a script, with the names before it. `None` if all of them are files.
+    pub(super) fn script_index(&self, chain: &Chain<'d>) -> Option<(&'d str, Vec<&'d str>)> {
+        let mut names = chain.find("index")?.words.iter().map(|word| word.text.as_str());
+        let mut before = Vec::new();
+        let script = names.find(|name| {
+            let is_script = self.is_script(name, chain);
+            before.extend((!is_script).then_some(*name));
+            is_script
+        })?;
+        Some((script, before))
     }
 
-    fn fastcgi_for(&self, index: &str, chain: &Chain<'d>) -> Option<(&'d Directive, Chain<'d>, Path)> {
-        let location = super::location::choose(&format!("/{index}"), chain.server())?;
+    fn is_script(&self, index: &str, chain: &Chain<'d>) -> bool {
+        let Some(location) = super::location::choose(&format!("/{index}"), chain.server()) else {
+            return false;
+        };
         let inner = chain.at_server().within(location.inner());
-        let pass = inner.own().iter().find(|directive| directive.name == "fastcgi_pass")?;
-        let path = Path::of(location)?;
-        (self.closed_by(&inner).is_none()).then_some((pass, inner, path))
+        let passes = inner.own().iter().any(|directive| directive.name == "fastcgi_pass");
+        passes && self.closed_by(&inner).is_none()
     }
 
     /// Checks that a `fastcgi_pass` can be converted.
@@ -182,6 +189,8 @@ impl<'d> Import<'d> {
         // Here it is the address of the connection.
         let has_proxies = chain.find("set_real_ip_from").is_some() && name == "REMOTE_ADDR";
         if !has_proxies && params.is_usual(name, given) {
+            // The last one of a name applies.
+            params.constants.retain(|(known, _)| known != name);
             return self.fates.carried(param);
         }
         match (name, given.contains('$')) {
@@ -262,29 +271,8 @@ fn scripts(chain: &Chain<'_>, path: Option<&Path>) -> Scripts {
         Some(file) if !file.contains('$') => Some(".php".to_owned()),
         Some(_) => ending(chain, path),
     };
-    Scripts { root: root.to_owned(), index: index.to_owned(), has_front: has_front(chain), split }
-}
-
-/// Whether the scripts of a location have a front controller: requests without a file are sent to it, or there is no other script.
-pub(super) fn has_front(chain: &Chain<'_>) -> bool {
-    let params = chain.list(&["fastcgi_param"]);
-    let named =
-        params.iter().rev().find(|param| param.word(0) == "SCRIPT_FILENAME").map(|param| param.word(1));
-    let index = chain.word("fastcgi_index");
-    let index = if index.is_empty() { "index.php" } else { index };
-    named.is_some_and(|file| !file.contains('$')) || leads_to(chain.server(), &format!("/{index}"))
-}
-
-/// Whether requests without a file are sent to this path.
-fn leads_to(block: &[Directive], script: &str) -> bool {
-    block.iter().any(|directive| {
-        let to = match directive.name.as_str() {
-            "try_files" | "error_page" => directive.texts().last().copied().unwrap_or_default(),
-            "rewrite" => directive.word(1),
-            _ => "",
-        };
-        to.split('?').next() == Some(script) || leads_to(directive.inner(), script)
-    })
+    let has_front = named.is_some_and(|file| !file.contains('$'));
+    Scripts { root: root.to_owned(), index: index.to_owned(), has_front, split }
 }
 
 /// Whether it is `if (!-f $document_root$fastcgi_script_name) { return 404; }`.

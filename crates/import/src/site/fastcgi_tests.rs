@@ -27,7 +27,7 @@ fn scripts_get_an_upstream_with_their_folder() {
                 "location / {{ try_files $uri /index.php; }} location ~ \\.php$ {{ {USUAL} fastcgi_param APP prod; \
                  fastcgi_pass unix:/run/fpm.sock; }}"
             ),
-            format!("{fpm}fastcgi-root \"/srv\" | fastcgi-param \"APP\" \"prod\" | pool 0"),
+            format!("{fpm}fastcgi-root \"/srv\" front=off | fastcgi-param \"APP\" \"prod\" | pool 0"),
         ),
         (
             "location ~ \\.pl$ { fastcgi_param SCRIPT_FILENAME /cgi$fastcgi_script_name; fastcgi_pass unix:/run/fpm.sock; }"
@@ -57,7 +57,8 @@ fn a_front_controller_stands_behind_the_files() {
     );
     assert_eq!(
         of_server(&text),
-        "index \"index.php\" | route \"/\" { | try-files \"/srv\" | proxy fpm | } | \
+        "index \"index.php\" | route \"/\" { | when \"path.endsWith('/') && ('/srv' + $uri + 'index.php').isFile()\" { | \
+         reroute \"${uri}index.php?$args\" | } | try-files \"/srv\" | reroute \"/index.php?$args\" | } | \
          route \"\\\\.php$\" match=regex { | proxy fpm | }"
     );
     // With rules of its own, the location of scripts gets the requests.
@@ -71,12 +72,12 @@ fn folders_lead_to_their_script() {
         "root /srv; index index.php; location / {{ }} location ~ \\.php$ {{ {USUAL} fastcgi_pass unix:/run/fpm.sock; }}"
     );
     let site = of_server(&text);
-    let expected = "index \"index.php\" | route \"/\" { | try-files \"/srv\" | proxy fpm | }";
+    let expected = "when \"path.endsWith('/') && ('/srv' + $uri + 'index.php').isFile()\" { | reroute \"${uri}index.php?$args\" | }";
     assert!(site.contains(expected), "{site}");
-    // A front controller would get what is missing too.
-    let limited = of_server(&text.replace("$ {", "$ { deny 10.0.0.1;"));
-    let expected = "when \"path.endsWith('/')\" { | rewrite \"/$\" \"${uri}index.php\" then=route | }";
-    assert!(limited.contains(expected), "{limited}");
+    let site = of_server(&text.replace("index.php;", "index.html index.php;"));
+    assert!(site.contains("&& !('/srv' + $uri + 'index.html').isFile() && ("), "{site}");
+    let site = of_server(&text.replace("location / { }", "location /a/ { alias /b/; }"));
+    assert!(site.contains("route \"/a/\" { | files \"/b/\" | rewrite-prefix"), "{site}");
 }
 
 /// A parameter that decides what is run or who is asking must not be lost.

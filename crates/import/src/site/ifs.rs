@@ -55,7 +55,7 @@ impl<'d> Import<'d> {
                 // All that is behind it in the `if`.
                 "break" => break,
                 "return" if has_group(one.word(0)) || has_group(one.word(1)) => return None,
-                "return" => when.settings.push(self.answer_of(one, chain).ok()?),
+                "return" => when.settings.push(self.answer_of(one, chain, None).ok()?),
                 "set" => when.settings.push(self.set_line(one)?),
                 "rewrite" => self.rewrite_in(one, chain, at + 1 == inner.len(), &mut when)?,
                 _ => return None,

@@ -14,9 +14,12 @@ pub(super) struct Zone {
     key: String,
     /// The rate of requests; `None` limits concurrent ones.
     rate: Option<String>,
-    /// The numbers of concurrent requests that it was used with so far.
-    counts: Vec<u32>,
+    /// The numbers of concurrent requests that it was used with so far, with the statuses of refusals.
+    counts: Vec<(u32, String)>,
 }
+
+/// Why a limit is not written that only counts.
+const DRY_RUN: &str = "it is a dry run, which refuses nothing";
 
 /// Variables that no request is without.
 const ALWAYS_THERE: [&str; 8] = [
@@ -79,7 +82,7 @@ impl<'d> Import<'d> {
             "add_header" => self.header(directive),
             "add_trailer" => self.trailer(directive, chain),
             "limit_req" => self.limit_req(directive, chain),
-            "limit_conn" => self.limit_conn(directive),
+            "limit_conn" => self.limit_conn(directive, chain),
             "sub_filter" => self.sub_filter(directive, chain),
             _ => self.error_page(directive, chain),
         };
@@ -162,6 +165,9 @@ impl<'d> Import<'d> {
     }
 
     fn limit_req(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
+        if chain.is_on("limit_req_dry_run") {
+            return Err(DRY_RUN.to_owned());
+        }
         let find = |key: &str| directive.texts().into_iter().find_map(|text| text.strip_prefix(key));
         let zone = find("zone=").unwrap_or_default();
         let known = self
@@ -204,19 +210,31 @@ impl<'d> Import<'d> {
         Some(tests.join(" || "))
     }
 
-    fn limit_conn(&mut self, directive: &Directive) -> Result<Option<String>, String> {
+    fn limit_conn(&mut self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
+        if chain.is_on("limit_conn_dry_run") {
+            return Err(DRY_RUN.to_owned());
+        }
         let (zone, count) = (directive.word(0), directive.word(1));
+        let status = match chain.word("limit_conn_status") {
+            "" | "503" => String::new(),
+            status => format!(" status={status}"),
+        };
         let known = self.zones.iter_mut().find(|known| known.name == zone && known.rate.is_none());
         let (Some(known), Ok(count)) = (known, count.parse::<u32>()) else {
             return Err("its zone is not converted".to_owned());
         };
         // Limits with one name have one number.
-        let at = known.counts.iter().position(|other| *other == count).unwrap_or(known.counts.len());
+        let counted = (count, status.clone());
+        let at = known.counts.iter().position(|other| *other == counted).unwrap_or(known.counts.len());
         if at == known.counts.len() {
-            known.counts.push(count);
+            known.counts.push(counted);
         }
         let name = if at == 0 { known.name.clone() } else { format!("{}-{}", known.name, at + 1) };
-        Ok(Some(format!("request-limit {count} key={} name={} queue=0", value(&known.key), value(&name))))
+        Ok(Some(format!(
+            "request-limit {count} key={} name={} queue=0{status}",
+            value(&known.key),
+            value(&name)
+        )))
     }
 
     fn error_page(&mut self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
@@ -356,6 +374,8 @@ impl<'d> Import<'d> {
         });
         match (handler, inner.word("root")) {
             (Some(handler), _) => Err(handler.name.as_str()),
+            // The folder depends on the request.
+            (None, root) if root.contains('$') => Err("root"),
             (None, "") => Ok("html"),
             (None, root) => Ok(root),
         }

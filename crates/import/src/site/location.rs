@@ -356,6 +356,8 @@ impl<'d> Import<'d> {
         let is_internal = chain.find_in_route("internal").is_some();
         let is_page = path.exact().or(path.prefix()).is_some_and(|uri| is_error_page(uri, chain.server()));
         if is_internal && !is_page && !may_be_sent_to(path, chain.server()) {
+            let around: Vec<&Chain<'d>> = std::iter::once(&chain).chain(chains.iter().copied()).collect();
+            self.lists(&around, &mut lines);
             location.inner().iter().for_each(|directive| self.fates.carried(directive));
             lines.setting("respond 404".to_owned());
             return site.block(&location.comments, path.head(), lines);

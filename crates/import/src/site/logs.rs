@@ -6,7 +6,7 @@ use super::{Import, values};
 use crate::nginx::Directive;
 
 /// Variables of access logs besides `$http_NAME`, `$arg_NAME` and `$cookie_NAME`.
-pub(crate) const LOG_VARIABLES: [&str; 32] = [
+pub(crate) const LOG_VARIABLES: [&str; 37] = [
     "remote_addr",
     "remote_port",
     "remote_user",
@@ -22,6 +22,10 @@ pub(crate) const LOG_VARIABLES: [&str; 32] = [
     "server_protocol",
     "scheme",
     "pid",
+    "https",
+    "ssl_protocol",
+    "ssl_cipher",
+    "request_id",
     "content_type",
     "content_length",
     "status",
@@ -39,7 +43,41 @@ pub(crate) const LOG_VARIABLES: [&str; 32] = [
     "upstream_connect_time",
     "upstream_header_time",
     "upstream_response_time",
+    "upstream_cache_status",
 ];
+
+/// Variables with one value for all requests of a server.
+const OF_SERVER: [&str; 3] = ["server_name", "server_port", "server_addr"];
+
+/// The port of a system log.
+const SYSLOG_PORT: u16 = 514;
+
+/// The name of a log for `syslog:server=…` of nginx; `None` if it needs what is not supported.
+fn system_log(path: &str) -> Option<String> {
+    let (mut server, mut others) = (None, false);
+    for part in path.strip_prefix("syslog:")?.split(',') {
+        match part.split_once('=') {
+            Some(("server", address)) => server = Some(address),
+            // The name of the program in messages.
+            Some(("tag", _)) | None => {}
+            Some(("facility", name)) => others |= name != "local7",
+            Some(("severity", name)) => others |= name != "info",
+            Some(_) => others = true,
+        }
+    }
+    let server = server.filter(|_| !others)?;
+    if let Some(socket) = server.strip_prefix("unix:") {
+        return Some(format!("syslog:{socket}"));
+    }
+    let with_port = |port: &str| format!("syslog:{server}{port}");
+    match server.parse::<std::net::SocketAddr>() {
+        Ok(_) => Some(with_port("")),
+        Err(_) => {
+            let ip = server.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+            ip.ok().map(|_| with_port(&format!(":{SYSLOG_PORT}")))
+        }
+    }
+}
 
 /// A format with `-` in place of variables that do not exist here, and their names.
 fn known_variables(format: &str) -> (String, Vec<String>) {
@@ -58,6 +96,16 @@ fn known_variables(format: &str) -> (String, Vec<String>) {
     (known, unknown)
 }
 
+/// Where the lines of a log go; `None` if that is not supported.
+fn log_name(path: &str) -> Option<String> {
+    match path {
+        "" => None,
+        _ if path.contains('$') => None,
+        _ if path.starts_with("syslog:") => system_log(path),
+        _ => Some(path.to_owned()),
+    }
+}
+
 fn has_log(block: &[Directive]) -> bool {
     block.iter().any(|directive| directive.name == "access_log")
 }
@@ -65,7 +113,12 @@ fn has_log(block: &[Directive]) -> bool {
 impl<'d> Import<'d> {
     /// The logs of the innermost block.
     pub(super) fn logs(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
-        'logs: for directive in chain.own() {
+        self.logs_in(chain.own(), chain, lines);
+    }
+
+    /// The logs of this block, for requests of the chain.
+    fn logs_in(&mut self, block: &'d [Directive], chain: &Chain<'d>, lines: &mut Lines) {
+        'logs: for directive in block {
             if directive.name != "access_log" {
                 continue;
             }
@@ -76,11 +129,11 @@ impl<'d> Import<'d> {
                 continue;
             }
             let path = texts.first().copied().unwrap_or_default();
-            if path.is_empty() || path.contains('$') || path.starts_with("syslog:") {
-                self.leave(directive, "a log is one file", lines);
+            let Some(name) = log_name(path) else {
+                self.leave(directive, "a log is one file, or a system log with its usual facility", lines);
                 continue;
-            }
-            let mut text = format!("access-log {}", value(path));
+            };
+            let mut text = format!("access-log {}", value(&name));
             let mut left = None;
             for word in &texts[1..] {
                 match word.split_once('=') {
@@ -92,13 +145,14 @@ impl<'d> Import<'d> {
                         Some(time) => text.push_str(&format!(" flush=\"{time}\"")),
                         None => left = Some(*word),
                     },
-                    Some(("if", _)) if self.same_condition(chain, word).is_some() => {}
+                    Some(("if", _)) if self.same_condition(block, word).is_some() => {}
                     Some(_) => left = Some(*word),
                     None if *word == "gzip" => left = Some(*word),
                     None if *word == "combined" => {}
                     None => match self.formats.iter().find(|(name, _)| name == word) {
                         Some((_, format)) => {
-                            let (format, unknown) = known_variables(format);
+                            let (format, unknown) =
+                                known_variables(&super::constants::of_server_in(format, chain.server()));
                             if values::variables(&format).is_empty() {
                                 self.leave(directive, "no variable of its format is supported", lines);
                                 continue 'logs;
@@ -113,7 +167,7 @@ impl<'d> Import<'d> {
                 }
             }
             lines.setting(text);
-            if let Some(variable) = texts.iter().find_map(|word| self.same_condition(chain, word)) {
+            if let Some(variable) = texts.iter().find_map(|word| self.same_condition(block, word)) {
                 let mut inner = Lines::default();
                 inner.setting("log-requests off".to_owned());
                 let head = format!("when {}", super::out::text(&format!("{variable} in ['', '0']")));
@@ -133,28 +187,39 @@ impl<'d> Import<'d> {
 
     /// The logs of `http` are at the top, unless a server has its own ones: these replace them.
     pub(super) fn logs_of_http(&mut self, http: &Chain<'d>, top: &mut Lines) {
-        if !http.own().iter().any(|server| server.name == "server" && has_log(server.inner())) {
+        if !self.have_logs(http) {
             self.logs(http, top);
         }
+    }
+
+    /// Whether each server has the logs of `http`, or its own: one of them does, or a format has what differs between servers.
+    fn have_logs(&self, http: &Chain<'d>) -> bool {
+        let has_own = http.own().iter().any(|server| server.name == "server" && has_log(server.inner()));
+        let is_of_server = |log: &Directive| {
+            let mut formats = self.formats.iter().filter(|(name, _)| log.texts().contains(&name.as_str()));
+            formats.any(|(_, format)| values::variables(format).iter().any(|name| OF_SERVER.contains(name)))
+        };
+        has_own || http.own().iter().any(|log| log.name == "access_log" && is_of_server(log))
     }
 
     /// The logs of a server: its own ones, or those of `http` that are not at the top.
     pub(super) fn logs_of_server(&mut self, server: &Chain<'d>, lines: &mut Lines) {
         let http = server.outer();
-        let mut servers = http.own().iter().filter(|other| other.name == "server");
         if has_log(server.own()) {
             self.logs(server, lines);
-        } else if servers.any(|other| has_log(other.inner())) {
-            self.logs(&http, lines);
+        } else if self.have_logs(&http) {
+            // With the names and ports of this server.
+            let logs = http.own();
+            self.logs_in(logs, server, lines);
         }
     }
 
     /// The variable of `if=$variable`, if all logs of the block have the same one.
-    fn same_condition<'w>(&self, chain: &Chain<'d>, word: &'w str) -> Option<&'w str> {
+    fn same_condition<'w>(&self, block: &[Directive], word: &'w str) -> Option<&'w str> {
         let variable = word.strip_prefix("if=")?;
         let is_variable = variable.starts_with('$') && values::variables(variable).len() == 1;
         let is_known = values::unknown_variable(variable, &self.maps).is_none();
-        let mut logs = chain.own().iter().filter(|directive| directive.name == "access_log");
+        let mut logs = block.iter().filter(|directive| directive.name == "access_log");
         let has_it = |log: &Directive| log.texts().contains(&word);
         (is_variable && is_known && logs.all(has_it)).then_some(variable)
     }

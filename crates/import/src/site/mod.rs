@@ -23,6 +23,7 @@ mod fastcgi;
 #[cfg(test)]
 mod fastcgi_tests;
 mod file_tests;
+mod folders;
 mod geo;
 mod hidden;
 mod ifs;
@@ -33,6 +34,8 @@ mod lists;
 mod location;
 mod logs;
 mod map_targets;
+mod media_types;
+mod mirror;
 mod named;
 mod named_groups;
 mod out;

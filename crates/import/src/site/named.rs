@@ -24,7 +24,9 @@ impl<'d> Import<'d> {
             let is_page = any(server, &|it| leads(it, "error_page"))
                 || outer.iter().any(|block| block.iter().any(|it| leads(it, "error_page")));
             let is_tried = any(server, &|it| leads(it, "try_files"));
-            if is_page || (is_tried && !is_simple(location)) {
+            // Where the path itself is not tried, it stands behind the files of others.
+            let is_behind_others = any(server, &|it| leads(it, "try_files") && !it.texts().contains(&"$uri"));
+            if is_page || is_behind_others || (is_tried && !is_simple(location)) {
                 self.named_routes.push(name.to_owned());
             }
         }

@@ -1,14 +1,14 @@
-//! Named groups of a location's expression: `$name` becomes `$1`, where no other expression can change what `$1` is.
+//! Named groups of a location's expression: `$name` becomes `$1`, where no other expression can change what `$1` is. Numbered groups of
+//! a server's name get a name there, and `$1` becomes `$host_1`.
 
 use flatout_expression::structure::dividers;
 
 use crate::nginx::Directive;
 
+use super::pattern::{group_name, group_names};
+
 /// Directives whose expressions have groups of their own.
 const OTHERS: [&str; 3] = ["rewrite", "if", "location"];
-
-/// How a named group begins, and what ends its name.
-const BEGINNINGS: [(&str, char); 3] = [("(?<", '>'), ("(?P<", '>'), ("(?'", '\'')];
 
 /// The same configuration with the numbers of these groups.
 pub(super) fn numbered(block: &[Directive]) -> Vec<Directive> {
@@ -17,9 +17,73 @@ pub(super) fn numbered(block: &[Directive]) -> Vec<Directive> {
     block
 }
 
+/// The variable for a group of a server's name that has none.
+const HOST_GROUP: &str = "host_";
+
+/// Names the numbered groups of the only name of a server, where a variable needs them and nginx has no other groups there.
+fn name_host_groups(server: &mut Directive) {
+    let Some(block) = &mut server.block else { return };
+    let names: Vec<&str> =
+        block.iter().filter(|it| it.name == "server_name").flat_map(Directive::texts).collect();
+    let [name] = names[..] else { return };
+    if !name.starts_with('~') || has_own_groups(block) {
+        return;
+    }
+    let named = with_names(name);
+    let groups = group_names(&named);
+    let is_replaced: Vec<bool> =
+        block.iter_mut().map(|directive| replace_host_groups(directive, &groups)).collect();
+    let server_names = block.iter_mut().filter(|directive| directive.name == "server_name");
+    if is_replaced.contains(&true) {
+        server_names.flat_map(|directive| &mut directive.words).for_each(|word| word.text.clone_from(&named));
+    }
+}
+
+/// An expression with a name for each of its groups.
+fn with_names(pattern: &str) -> String {
+    let mut named = pattern.to_owned();
+    let starts = dividers(pattern).filter(|(_, char)| *char == '(').map(|(at, _)| at);
+    let groups: Vec<(usize, &str)> =
+        starts.filter_map(|at| Some((at, group_name(pattern.get(at..)?)?))).collect();
+    for (number, (at, name)) in groups.iter().enumerate().rev() {
+        if name.is_empty() {
+            named.insert_str(at + 1, &format!("?<{HOST_GROUP}{}>", number + 1));
+        }
+    }
+    named
+}
+
+/// Whether a block itself has expressions whose groups take the place of others.
+fn has_own_groups(block: &[Directive]) -> bool {
+    block.iter().any(|directive| ["rewrite", "if"].contains(&&*directive.name))
+}
+
+/// Replaces the groups in a directive and in what is inside it; returns whether there were any.
+fn replace_host_groups(directive: &mut Directive, groups: &[String]) -> bool {
+    let is_pattern = directive.name == "location" && directive.word(0).starts_with('~');
+    if directive.name == "server_name" || is_pattern || has_own_groups(directive.inner()) {
+        return false;
+    }
+    let mut is_replaced = false;
+    for word in &mut directive.words {
+        for (at, name) in groups.iter().enumerate().take(9) {
+            let number = at + 1;
+            for form in [format!("${{{number}}}"), format!("${number}")] {
+                is_replaced |= word.text.contains(&form);
+                word.text = word.text.replace(&form, &format!("${{{name}}}"));
+            }
+        }
+    }
+    let inner = directive.block.iter_mut().flatten();
+    inner.fold(is_replaced, |all, inner| replace_host_groups(inner, groups) || all)
+}
+
 fn number(directive: &mut Directive) {
+    if directive.name == "server" {
+        name_host_groups(directive);
+    }
     let names = match directive.name == "location" && directive.word(0).starts_with('~') {
-        true => names(directive.words.last().map_or("", |word| &word.text)),
+        true => group_names(directive.words.last().map_or("", |word| &word.text)),
         false => Vec::new(),
     };
     let Some(inner) = &mut directive.block else { return };
@@ -38,26 +102,6 @@ fn replace(directive: &mut Directive, names: &[String]) {
         word.text = substituted(&word.text, names);
     }
     directive.block.iter_mut().flatten().for_each(|inner| replace(inner, names));
-}
-
-/// The names of an expression's groups, in the order of their numbers; empty for those without a name.
-fn names(pattern: &str) -> Vec<String> {
-    dividers(pattern).filter(|(_, char)| *char == '(').filter_map(|(at, _)| group(&pattern[at..])).collect()
-}
-
-/// The name of the group that begins here, empty without one; `None` if it has no number.
-fn group(text: &str) -> Option<String> {
-    for (beginning, end) in BEGINNINGS {
-        let name = text.strip_prefix(beginning).and_then(|rest| rest.split_once(end)).map(|(name, _)| name);
-        if let Some(name) = name.filter(|name| is_name(name)) {
-            return Some(name.to_owned());
-        }
-    }
-    (!text.starts_with("(?")).then(String::new)
-}
-
-fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 /// A text with `$1` in place of `$name`. What a digit would follow is left as it is.
@@ -95,7 +139,7 @@ mod tests {
     #[test]
     fn groups_have_their_numbers() {
         assert_eq!(
-            names("^/(a)(?:b)/(?<name>[(]\\(x)(?P<other>y)(?'third'z)(?=w)"),
+            group_names("^/(a)(?:b)/(?<name>[(]\\(x)(?P<other>y)(?'third'z)(?=w)"),
             ["", "name", "other", "third"]
         );
         let names: Vec<String> = ["a", "ab"].map(str::to_owned).into();

@@ -137,6 +137,15 @@ impl Lines {
         })
     }
 
+    /// Whether it, or a block in it, has a rewrite that is the last one.
+    pub(super) fn stops_rewrites(&self) -> bool {
+        self.lines.iter().any(|line| match line {
+            OutputLine::Setting(text) => text.starts_with("rewrite ") && text.contains(" then=stop"),
+            OutputLine::Block(_, _, inner) => inner.stops_rewrites(),
+            _ => false,
+        })
+    }
+
     /// Whether it contains a route.
     pub(super) fn has_routes(&self) -> bool {
         let is_route =

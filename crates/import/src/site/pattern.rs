@@ -80,27 +80,49 @@ pub(super) fn translated(pattern: &str) -> String {
     text
 }
 
+/// How a group with a name begins, and what ends its name.
+const NAMED: [(&str, char); 3] = [("(?<", '>'), ("(?P<", '>'), ("(?'", '\'')];
+
+/// The name of the group that begins here, empty without one; `None` if it has no number.
+pub(super) fn group_name(text: &str) -> Option<&str> {
+    for (beginning, end) in NAMED {
+        let name = text.strip_prefix(beginning).and_then(|rest| rest.split_once(end)).map(|(name, _)| name);
+        if let Some(name) = name.filter(|name| is_name(name)) {
+            return Some(name);
+        }
+    }
+    (!text.starts_with("(?")).then_some("")
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// The names of an expression's groups, in the order of their numbers; empty for those without a name.
+pub(super) fn group_names(pattern: &str) -> Vec<String> {
+    let starts = dividers(pattern).filter(|(_, char)| *char == '(');
+    starts.filter_map(|(at, _)| group_name(pattern.get(at..)?)).map(str::to_owned).collect()
+}
+
 /// Whether an expression has a group with a name, or look-behind.
 pub(super) fn has_named_group(pattern: &str) -> bool {
     pattern.contains("(?<") || pattern.contains("(?P<")
 }
 
-/// The expression with this group as its only one; `None` if there is no such group, or one with a name.
+/// The expression with this group as its only one; `None` if there is no such group.
 pub(super) fn with_only_group(text: &str, number: usize) -> Option<String> {
     let (mut only, mut taken, mut count) = (String::new(), 0, 0);
     for (at, _) in dividers(text).filter(|(_, char)| *char == '(') {
-        let behind = text.get(at + 1..)?;
-        if behind.starts_with("?<") || behind.starts_with("?P<") {
-            return None;
-        }
-        if behind.starts_with('?') {
-            continue;
-        }
+        let group = text.get(at..)?;
+        let Some(name) = group_name(group) else { continue };
         count += 1;
         if count != number {
             only.push_str(text.get(taken..=at)?);
             only.push_str("?:");
-            taken = at + 1;
+            taken = match name {
+                "" => at + 1,
+                name => at + group.find(name)? + name.len() + 1,
+            };
         }
     }
     only.push_str(text.get(taken..)?);
@@ -140,7 +162,8 @@ mod tests {
         {
             assert_eq!(with_only_group("^/(a(b))(?:[(]|c)(d)", number).as_deref(), expected);
         }
-        assert_eq!(with_only_group("^/(?<a>b)(c)", 2), None);
+        assert_eq!(with_only_group("^/(?<a>b)(c)(?P<d>e)", 2).as_deref(), Some("^/(?:b)(c)(?:e)"));
+        assert_eq!(with_only_group("^/(?<a>b)(c)(?<!x)", 1).as_deref(), Some("^/(?<a>b)(?:c)(?<!x)"));
     }
 
     #[test]

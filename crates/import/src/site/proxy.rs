@@ -46,7 +46,7 @@ pub(super) const UPSTREAM_OF_PATH: &str = "upstream_of_path";
 const FAMILIES: [&str; 5] = ["proxy_", "grpc_", "fastcgi_", "uwsgi_", "scgi_"];
 
 /// Others that are looked up from inner blocks.
-const SEEN_OTHERS: [&str; 3] = ["auth_basic_user_file", "limit_req_status", "slice"];
+const SEEN_OTHERS: [&str; 4] = ["auth_basic_user_file", "limit_conn_status", "limit_req_status", "slice"];
 
 /// Values of `X-Forwarded-*` that are sent by default.
 const FORWARDED: [(&str, &[&str]); 3] = [
@@ -132,6 +132,7 @@ impl<'d> Import<'d> {
             return Ok(());
         };
         lines.setting(line("proxy", &upstream));
+        self.mirror(chain, lines);
         if is_grpc {
             self.request_fields(chain, family, authority, lines);
             // nginx never buffers bodies for gRPC.
@@ -206,7 +207,7 @@ impl<'d> Import<'d> {
     /// Writes the fields of requests, and returns whether the upstream gets its own name as Host.
     fn request_fields(&mut self, chain: &Chain<'d>, family: &str, host: &str, lines: &mut Lines) -> bool {
         let mut proxy_host = (!host.is_empty()).then(|| host.to_owned());
-        let mut is_forwarded = false;
+        let mut forwarded: Vec<(&str, &str)> = Vec::new();
         for directive in chain.list(&[&format!("{family}_set_header")]) {
             self.fates.carried(directive);
             let (name, given) = (directive.word(0), directive.word(1));
@@ -240,7 +241,7 @@ impl<'d> Import<'d> {
                 }
                 // The cache asks for the ranges of its slices.
                 "range" if given == "$slice_range" && sliced(chain).is_some() => {}
-                _ if standard => is_forwarded = true,
+                _ if standard => forwarded.push((name, given)),
                 _ if given.is_empty() => lines.setting(format!("request-header remove {}", value(name))),
                 _ => match values::unknown_variable(given, &self.maps) {
                     Some(unknown) => {
@@ -254,8 +255,12 @@ impl<'d> Import<'d> {
         if let Some(host) = proxy_host {
             lines.setting(line("proxy-host", &host));
         }
-        if !is_forwarded {
+        // An application that was not told of HTTPS may make other URLs once it is.
+        if !forwarded.iter().any(|(name, _)| name.eq_ignore_ascii_case("x-forwarded-proto")) {
             lines.setting("x-forwarded off".to_owned());
+            for (name, given) in forwarded {
+                lines.setting(format!("request-header set {} {}", value(name), text(given)));
+            }
         }
         has_own_host
     }

@@ -1,4 +1,4 @@
-//! Where locations say what the client's address is. nginx decides that after their `if`: what these decide by the address is closed.
+//! Where locations say what the client's address is. nginx decides that after their rewrites: what these decide by the address is closed.
 
 use crate::nginx::Directive;
 
@@ -70,13 +70,16 @@ fn has_address_rules(chain: &Chain<'_>) -> bool {
     chain.list(&["allow", "deny"]).iter().any(|rule| rule.word(0) != "all")
 }
 
-/// Whether an `if` of this place depends on the address.
+/// Directives that nginx applies before it decides what the client's address is.
+const BEFORE: [&str; 4] = ["if", "return", "rewrite", "set"];
+
+/// Whether a rule of this place that nginx applies before depends on the address.
 fn decides_by_address(chain: &Chain<'_>) -> bool {
     let names = names_of_addresses(chain);
     let uses = |directive: &Directive| directive.texts().iter().any(|text| has_one(text, &names));
     let is_of_place = |depth: &usize| depth + 2 < chain.levels().len();
     let mut places = chain.levels().iter().enumerate().filter(|(depth, _)| is_of_place(depth));
-    places.any(|(_, level)| level.iter().any(|it| it.name == "if" && uses(it)))
+    places.any(|(_, level)| level.iter().any(|it| BEFORE.contains(&it.name.as_str()) && uses(it)))
 }
 
 /// Whether a limit of this place depends on the address.

@@ -8,7 +8,7 @@ use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, text, value};
 use super::pattern::with_only_group;
-use super::{Import, values};
+use super::{Import, media_types, values};
 
 /// What becomes of each `rewrite` with `redirect` or `permanent`.
 #[derive(Default)]
@@ -213,14 +213,24 @@ impl<'d> Import<'d> {
     ///
     /// # Errors
     /// Why it cannot be converted.
-    pub(super) fn answer(&mut self, directive: &'d Directive, chain: &Chain<'d>) -> Result<String, String> {
-        let said = self.answer_of(directive, chain)?;
+    pub(super) fn answer(
+        &mut self,
+        directive: &'d Directive,
+        chain: &Chain<'d>,
+        path: Option<&Path>,
+    ) -> Result<String, String> {
+        let said = self.answer_of(directive, chain, path)?;
         self.fates.carried(directive);
         Ok(said)
     }
 
     /// The same without counting it.
-    pub(super) fn answer_of(&self, directive: &Directive, chain: &Chain<'d>) -> Result<String, String> {
+    pub(super) fn answer_of(
+        &self,
+        directive: &Directive,
+        chain: &Chain<'d>,
+        path: Option<&Path>,
+    ) -> Result<String, String> {
         let (status, rest) = match directive.texts()[..] {
             [one] if one.parse::<u16>().is_ok() => (one, ""),
             [one] => ("302", one),
@@ -242,9 +252,8 @@ impl<'d> Import<'d> {
             }
             _ if rest.is_empty() => format!("respond {status}"),
             _ => {
-                let kind = chain.word("default_type");
-                let kind = if kind.is_empty() { "text/plain" } else { kind };
-                format!("respond {status} {} type={}", text(rest), value(kind))
+                let kind = media_types::of_path(path, chain);
+                format!("respond {status} {} type={}", text(rest), value(&kind))
             }
         };
         Ok(said)

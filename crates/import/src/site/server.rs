@@ -10,7 +10,7 @@ use super::chain::Chain;
 use super::conditions::is_free;
 use super::location::Path;
 use super::out::{Lines, text, value};
-use super::pattern::has_named_group;
+use super::pattern::{group_names, has_named_group, with_only_group};
 use super::tls;
 
 impl<'d> Import<'d> {
@@ -172,8 +172,8 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// Writes what the server does with requests that match no location. If it has lists that some of its locations replace, these
-    /// stand in a route of their own.
+    /// Writes what the server does with requests that match no location. If it has lists that some of its locations replace, or does
+    /// something else under a condition, it stands in a route of its own.
     fn action_of_server(
         &mut self,
         chain: &Chain<'d>,
@@ -181,13 +181,18 @@ impl<'d> Import<'d> {
         named: &[&'d Directive],
         lines: &mut Lines,
     ) {
-        if !Self::has_replaced_lists(chain) {
-            return self.action(chain, None, named, lines);
-        }
         let mut inner = Lines::default();
-        self.lists(&[&chain.within(&[]), chain, http], &mut inner);
+        if Self::has_replaced_lists(chain) {
+            self.lists(&[&chain.within(&[]), chain, http], &mut inner);
+            self.action(chain, None, named, &mut inner);
+            return lines.block(&[], "route \"/\"".to_owned(), inner);
+        }
         self.action(chain, None, named, &mut inner);
-        lines.block(&[], "route \"/\"".to_owned(), inner);
+        // In a site, it would come before all routes.
+        match inner.has_conditional_action() {
+            true => lines.block(&[], "route \"/\"".to_owned(), inner),
+            false => lines.extend(inner),
+        }
     }
 
     /// The host names of a server.
@@ -199,7 +204,7 @@ impl<'d> Import<'d> {
                 match name {
                     "" | "_" => {}
                     _ if name.starts_with('.') => hosts.extend([name[1..].to_owned(), format!("*{name}")]),
-                    _ if self.named_group(name, lines) => hosts.push(name.to_owned()),
+                    _ if self.named_groups(name, lines) => hosts.push(name.to_owned()),
                     // Named groups become variables in nginx.
                     _ if name.starts_with('~') && !has_named_group(name) => {
                         hosts.push(name.to_owned());
@@ -226,27 +231,29 @@ impl<'d> Import<'d> {
         hosts
     }
 
-    /// A name whose expression has one group, with a name: the group is a variable.
-    fn named_group(&mut self, name: &str, lines: &mut Lines) -> bool {
-        let Some(pattern) = name.strip_prefix('~') else { return false };
-        let Some((_, rest)) = pattern.split_once("(?P<").or_else(|| pattern.split_once("(?<")) else {
+    /// A name whose expression has groups with names: these are variables.
+    fn named_groups(&mut self, name: &str, lines: &mut Lines) -> bool {
+        let Some(pattern) = name.strip_prefix('~').filter(|pattern| has_named_group(pattern)) else {
             return false;
         };
-        let Some((group, _)) = rest.split_once('>') else { return false };
-        let is_only = Regex::new(pattern, false).is_ok_and(|regex| regex.captures_len() == 2);
         // Texts of expressions are bytes.
         let is_plain = !pattern.contains(['\'', '$']) || pattern.ends_with('$') && !pattern.contains('\'');
-        if !is_only
+        let groups = group_names(pattern);
+        let is_new =
+            |group: &&String| group.is_empty() || is_free(group) && !self.maps.iter().any(|it| it == *group);
+        if Regex::new(pattern, false).is_err()
             || !is_plain
             || pattern.contains("\\p")
-            || !is_free(group)
-            || self.maps.iter().any(|it| it == group)
+            || !groups.iter().all(|group| is_new(&group))
         {
             return false;
         }
-        let expression = text(&format!("host.extract(r'(?i){pattern}')"));
-        lines.setting(format!("set {} expr={expression}", value(group)));
-        self.maps.push(group.to_owned());
+        for (at, group) in groups.iter().enumerate().filter(|(_, group)| !group.is_empty()) {
+            let Some(only) = with_only_group(pattern, at + 1) else { return false };
+            let expression = text(&format!("host.extract(r'(?i){only}')"));
+            lines.setting(format!("set {} expr={expression}", value(group)));
+            self.maps.push(group.clone());
+        }
         true
     }
 

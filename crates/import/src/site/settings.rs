@@ -160,19 +160,19 @@ fn plain(
             Some(size) => format!("{} {}", directive.name.replace('_', "-"), value(&size)),
             None => return Some(Err("its value is not understood")),
         },
-        // Text files have it anyway.
-        "charset" if word.eq_ignore_ascii_case("utf-8") && !passes(chain) => String::new(),
+        "charset" if word.contains('$') => return Some(Err("variables are not supported in it")),
+        "charset" if is_recoded(word, chain) => {
+            return Some(Err("texts are not converted from one charset to another"));
+        }
+        "charset" => line("charset", &word.to_ascii_lowercase()),
+        "charset_types" => {
+            format!("charset-types {}", types_with_pages(directive))
+        }
         "satisfy" => line("satisfy", word),
         "underscores_in_headers" if word == "on" => "underscore-headers on".to_owned(),
         "sub_filter_once" => String::new(),
         "sub_filter_types" => {
-            // Pages always are.
-            let mut types: Vec<String> = vec![super::out::text("text/html")];
-            for given in directive.texts() {
-                types.push(super::out::text(if given == "*" { "*/*" } else { given }));
-            }
-            types.dedup();
-            format!("replace-types {}", types.join(" "))
+            format!("replace-types {}", types_with_pages(directive))
         }
         "auth_basic" if word == "off" => "basic-auth off".to_owned(),
         "auth_basic_user_file" if word.contains('$') => {
@@ -200,6 +200,25 @@ fn index_names(directive: &Directive) -> Vec<&str> {
     let is_page = |name: &&str| name.ends_with(".html") || name.ends_with(".htm");
     let last = names.iter().take_while(|name| is_page(name)).count() + 1;
     names[..plain.min(last)].to_vec()
+}
+
+/// The content types of a directive. Pages always are among them.
+fn types_with_pages(directive: &Directive) -> String {
+    let mut types: Vec<&str> = vec!["text/html"];
+    for given in directive.texts() {
+        let kind = if given == "*" { "*/*" } else { given };
+        if !types.contains(&kind) {
+            types.push(kind);
+        }
+    }
+    types.into_iter().map(super::out::text).collect::<Vec<_>>().join(" ")
+}
+
+/// Whether nginx converts texts to this charset.
+fn is_recoded(charset: &str, chain: &Chain<'_>) -> bool {
+    let source = chain.word("source_charset");
+    let converts = chain.levels().iter().any(|level| level.iter().any(|it| it.name == "charset_map"));
+    converts && !["", "off", charset].contains(&source)
 }
 
 /// Whether requests of this block, or of one inside it, go to another server.

@@ -41,7 +41,7 @@ fn directives_have_their_words() {
         ("root /r; index a.html b.html;", "index \"a.html\" \"b.html\" | files \"/r\""),
         (
             "location /a/ { root /r; index /b.html; }",
-            "route \"/a/\" { | when \"path.endsWith('/')\" { | rewrite \"^\" \"/b.html\" then=route | } | files \"/r\" | }",
+            "route \"/a/\" { | when \"path.endsWith('/')\" { | reroute \"/b.html?$args\" | } | files \"/r\" | }",
         ),
         (
             "location /a/ { alias /r/; index $host.html; }",
@@ -66,7 +66,7 @@ fn directives_have_their_words() {
             "limit-rate off | limit-rate-after \"0\" | files \"/r\"",
         ),
         ("root /r; expires 1h;", "expires \"1h\" | files \"/r\""),
-        ("root /r; charset utf-8;", "files \"/r\""),
+        ("root /r; charset UTF-8;", "charset utf-8 | files \"/r\""),
         ("root /r; expires max;", "expires max | files \"/r\""),
         ("root /r; expires modified +1h;", "expires \"1h\" from=modified | files \"/r\""),
         ("root /r; expires 0;", "expires \"0\" | files \"/r\""),
@@ -104,13 +104,20 @@ fn directives_have_their_words() {
             "root /r; rewrite ^/a$ /b? permanent;",
             "files \"/r\" | route \"^/a$\" match=regex { | redirect \"$scheme://$http_host/b\" status=301 | }",
         ),
-        ("location / { root /r; try_files $uri /index.html; }", "route \"/\" { | files \"/r\" | spa | }"),
+        (
+            "location / { root /r; try_files $uri /index.html; }",
+            "route \"/\" { | index off | try-files \"/r\" | reroute \"/index.html\" | }",
+        ),
         (
             "root /r; location / { try_files $uri @app; } location @app { proxy_pass http://a:1; proxy_set_header Host $host; }",
             "route \"/\" { | index off | try-files \"/r\" | proxy \"http://a:1\" | x-forwarded off | }",
         ),
         (
             "location / { proxy_pass http://a; proxy_set_header Host $host; proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; }",
+            "route \"/\" { | proxy \"http://a\" | x-forwarded off | request-header set \"X-Forwarded-For\" \"$proxy_add_x_forwarded_for\" | }",
+        ),
+        (
+            "location / { proxy_pass http://a; proxy_set_header Host $host; proxy_set_header X-Forwarded-Proto $scheme; }",
             "route \"/\" { | proxy \"http://a\" | }",
         ),
         (
@@ -121,7 +128,7 @@ fn directives_have_their_words() {
         (
             "location /i/ { alias /s/; } location ~ ^/x { alias /y; }",
             "route \"/i/\" { | files \"/s/\" | rewrite-prefix \"/i/\" \"/\" | } | route \"^/x\" match=regex { | \
-             // not converted: alias /y;  (nginx.conf:1) it needs a location with a plain path, and a folder without variables | \
+             // not converted: alias /y;  (nginx.conf:1) it needs a folder, and a group or a variable behind it | \
              respond 501 \"not converted\" | }",
         ),
         (
@@ -438,7 +445,7 @@ fn unconverted_directives_close_their_location() {
         (0, "location / { root /r; try_files /a $uri =404; }"),
         (1, "location / { root /r; try_files /a$unknown $uri =404; }"),
         (1, "location / { root /r; try_files /a @none; }"),
-        (1, "location / { root /r; try_files $uri /index.php?$args; } location ~ x { return 404; }"),
+        (0, "location / { root /r; try_files $uri /index.php?$args; } location ~ x { return 404; }"),
         (2, "location / { root /r; try_files $uri /a/x; } location ~ ^/a { memcached_pass a:1; }"),
         (1, "location / { root /r; auth_basic a; auth_basic_user_file $arg_f; }"),
         (1, "auth_basic a; auth_basic_user_file u; location / { root /r; auth_basic_user_file $arg_f; }"),

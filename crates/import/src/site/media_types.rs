@@ -1,0 +1,64 @@
+//! The type of a text that `return` sends: nginx takes that of the ending of the path, from `types`, or else `default_type`.
+
+use crate::nginx::Directive;
+
+use super::chain::Chain;
+use super::location::Path;
+
+/// What nginx has without `types`.
+const USUAL: [(&str, &str); 3] = [("html", "text/html"), ("gif", "image/gif"), ("jpg", "image/jpeg")];
+
+/// The type for the paths of a location. Where their endings may differ, it is that of a path without one.
+pub(super) fn of_path(path: Option<&Path>, chain: &Chain<'_>) -> String {
+    let of_ending = path.and_then(ending).and_then(|ending| of_ending(&ending, chain));
+    let given = chain.word("default_type");
+    of_ending.unwrap_or_else(|| if given.is_empty() { "text/plain".to_owned() } else { given.to_owned() })
+}
+
+/// The ending that all paths of a location have.
+fn ending(path: &Path) -> Option<String> {
+    let name = match (path.exact(), path.pattern()) {
+        (Some(path), _) => path.rsplit('/').next()?,
+        (None, Some((pattern, _))) => pattern.strip_suffix('$').filter(|it| !it.contains('|'))?,
+        (None, None) => return None,
+    };
+    let (before, ending) = name.rsplit_once('.')?;
+    // A dot of an expression stands for itself behind a backslash.
+    let is_dot = path.exact().is_some() && !before.is_empty() || before.ends_with('\\');
+    let is_plain = !ending.is_empty() && ending.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    (is_dot && is_plain).then(|| ending.to_ascii_lowercase())
+}
+
+fn of_ending(ending: &str, chain: &Chain<'_>) -> Option<String> {
+    let is_types = |directive: &&Directive| directive.name == "types";
+    let level = chain.levels().iter().find(|level| level.iter().any(|directive| is_types(&directive)));
+    let Some(level) = level else {
+        return USUAL.iter().find(|(known, _)| *known == ending).map(|(_, kind)| (*kind).to_owned());
+    };
+    let mut kinds = level.iter().filter(is_types).flat_map(|types| types.inner());
+    kinds.find(|kind| kind.texts().contains(&ending)).map(|kind| kind.name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::written::of_server;
+
+    #[test]
+    fn texts_have_the_type_of_the_ending_of_all_paths() {
+        for (location, expected) in [
+            ("= /a.json", "\"application/json\""),
+            ("= /a.JSON", "\"application/json\""),
+            ("~ \\.json$", "\"application/json\""),
+            ("~ \\.(json|xml)$", "\"a/b\""),
+            ("= /.json", "\"a/b\""),
+            ("= /a.other", "\"a/b\""),
+            ("/a.json", "\"a/b\""),
+        ] {
+            let content = "default_type a/b; types { application/json json; }";
+            let site = of_server(&format!("{content} location {location} {{ return 200 x; }}"));
+            assert!(site.contains(&format!("respond 200 \"x\" type={expected}")), "{location}: {site}");
+        }
+        let site = of_server("location = /a.html { return 200 x; }");
+        assert!(site.contains("type=\"text/html\""), "{site}");
+    }
+}
