@@ -67,6 +67,8 @@ const HTTP: &str = r#"
         location = /spa/app.html { add_header Cache-Control no-store; }
         location /behind/ { try_files /sub/$uri /sub$uri @page; }
         location /tried/ { try_files $uri /healthz; }
+        location /whole/ { try_files $uri /greeting$request_uri; }
+        location /greeting/ { return 200 "$uri $args"; }
         location /fallen/ { try_files $uri /args$is_args$args; }
         location /slash { rewrite ^(.+)/+$ $1 permanent; return 200 "no slash"; }
         location ~ ^/odd { rewrite ^/(?!odd/(a|b)) /healthz last; return 200 "$uri"; }
@@ -160,6 +162,7 @@ fn converted_sites_respond_as_nginx_does() {
         "/port",
         "/page/none",
         "/tried/none",
+        "/whole/none?x=a+b&y=%20",
         "/spa/none/page?x=1",
         "/spa/none.js",
         "/spa/app.html",

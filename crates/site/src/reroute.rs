@@ -91,6 +91,12 @@ impl CompiledReroute {
             CompiledReroute::Path(to, to_query) => {
                 let (mut path, mut form, mut query) = (Vec::new(), Vec::new(), Vec::new());
                 to.render(view, Paths::Decoded, &mut path);
+                // The target as it was sent has its own query: `/index.php$request_uri`.
+                let has_target = || to.variables().any(|variable| matches!(variable, Variable::Target));
+                if let Some(at) = path.iter().position(|&byte| byte == b'?').filter(|_| has_target()) {
+                    query.extend_from_slice(path.get(at + 1..).unwrap_or_default());
+                    path.truncate(at);
+                }
                 let path =
                     forward_path(&path, &mut form).ok().filter(|path| path.starts_with(b"/"))?.to_vec();
                 if let Some(text) = to_query {
