@@ -3,6 +3,8 @@
 
 use std::sync::LazyLock;
 
+use crate::scene::Scene;
+
 /// Fields that a head may have.
 const FIELDS_MAX: usize = 64;
 
@@ -19,9 +21,13 @@ const PLACES: usize = 4 << 20;
 /// The longest.
 pub(crate) const BODY_BYTES_MAX: usize = 900_000;
 
-/// Draws the length of a body, of at most so many bytes. Long ones are rare: each costs as much as many others together.
-pub(crate) fn draw_length(random: &mut fastrand::Rng, most: usize) -> usize {
-    let length = match random.u8(..12) {
+/// The lengths from this draw on are those of runs with long bodies.
+const LONG_FIRST: u8 = 8;
+
+/// Draws the length of a body. Long ones are rare in most runs: each costs as much as many others together.
+pub(crate) fn draw_length(random: &mut fastrand::Rng, scene: &Scene) -> usize {
+    let first = if scene.has_long_bodies { LONG_FIRST } else { 0 };
+    let length = match random.u8(first..12) {
         0 | 1 => 0,
         2..=4 => random.usize(1..=100),
         5..=8 => random.usize(1..=16_384),
@@ -29,7 +35,7 @@ pub(crate) fn draw_length(random: &mut fastrand::Rng, most: usize) -> usize {
         _ if random.u8(..3) == 0 => random.usize(1..=BODY_BYTES_MAX),
         _ => random.usize(1..=300_000),
     };
-    length.min(most)
+    length.min(scene.body_bytes_max)
 }
 
 /// The body of this number, as far as it may go.

@@ -97,6 +97,7 @@ fn of_scene(it: &Scene) -> Properties {
         ("a folder of the cache", it.folder_bytes.is_some()),
         ("reads that block", it.disk.cold_of_256 > 0),
         ("crashes", it.crashes > 0),
+        ("long bodies", it.has_long_bodies),
         ("few events at a time", it.events_max < EVENTS_MAX),
         ("small socket buffers", it.send_buffer_bytes.is_some()),
     ]

@@ -130,6 +130,8 @@ pub(crate) struct Scene {
     pub(crate) events_max: usize,
     /// How much of what is sent over a connection waits in the kernel; `None` is its default.
     pub(crate) send_buffer_bytes: Option<usize>,
+    /// Many bodies are longer than what the server keeps of one.
+    pub(crate) has_long_bodies: bool,
     /// The longest body. With small buffers, long ones would take as many turns as all others together.
     pub(crate) body_bytes_max: usize,
 }
@@ -230,9 +232,11 @@ impl Scene {
             crashes: 0,
             events_max: *random.choice(&[1, 2, EVENTS_MAX]).expect("some"),
             send_buffer_bytes: None,
+            has_long_bodies: random.u8(..8) == 0,
             body_bytes_max: BODY_BYTES_MAX,
         };
-        if let Some(bytes) = *random.choice(&[None, None, Some(SEND_BUFFER_SMALL), Some(0)]).expect("some") {
+        let buffer = *random.choice(&[None, None, Some(SEND_BUFFER_SMALL), Some(0)]).expect("some");
+        if let Some(bytes) = buffer.filter(|_| !scene.has_long_bodies) {
             (scene.send_buffer_bytes, scene.body_bytes_max) = (Some(bytes), 40_000 + 2 * bytes);
         }
         if scene.disk.waiting_max < WAITING_MAX && random.bool() {

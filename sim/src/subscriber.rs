@@ -233,12 +233,11 @@ impl Subscriber {
             SubscriberEvent::Joined => shared.model.channels.joined(&mut self.position),
             SubscriberEvent::Gap => connection.has_gap = true,
             SubscriberEvent::Message { id, data } => {
-                if self.cursor.is_none()
-                    && connection.transport == Transport::Poll
-                    && connection.asked_ns.is_none()
-                {
-                    // Its request was sent only now.
-                    shared.model.channels.joined(&mut self.position);
+                if self.cursor.is_none() && connection.transport == Transport::Poll {
+                    // If it was not seen that its request is sent, that was only now. The server may have had it at any time until the clock has
+                    // moved.
+                    let asked_ns = connection.asked_ns.unwrap_or(shared.now_ns);
+                    shared.model.channels.joined_until(&mut self.position, asked_ns);
                 }
                 let (has_gap, history) = (std::mem::take(&mut connection.has_gap), shared.history());
                 let channels = &shared.model.channels;

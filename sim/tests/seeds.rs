@@ -48,14 +48,14 @@ fn first_seeds_pass() {
 
 #[test]
 fn stored_responses_survive_crashes() {
-    let survivors: u64 = [4222, 4345, 4376].into_iter().map(passes).sum();
+    let survivors: u64 = [4120, 4351, 4362].into_iter().map(passes).sum();
     assert!(survivors > 0, "no response was served from the folder of a server that was killed");
 }
 
 #[test]
 fn seed_repeats_every_event() {
     // The last two crash.
-    for seed in (2000..2010).chain([4222, 4345]) {
+    for seed in (2000..2010).chain([4120, 4362]) {
         let (first, second) = (sim::run(seed), sim::run(seed));
         assert_eq!((first.hash, first.events), (second.hash, second.events), "seed {seed}");
         assert!(first.requests > 0 && first.events > first.requests);

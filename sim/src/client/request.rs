@@ -49,7 +49,7 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         "GET" | "HEAD" | "DELETE" => 0,
         // Exactly as much as the smaller limit allows.
         _ if random.u8(..6) == 0 => BODY_MAX_SMALL,
-        _ => draw_length(random, shared.scene.body_bytes_max),
+        _ => draw_length(random, shared.scene),
     };
     Planned {
         id,

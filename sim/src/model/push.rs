@@ -68,6 +68,11 @@ impl Channels {
         position.to = self.published.len();
     }
 
+    /// It has joined at this time at the latest: after some of the messages of that moment.
+    pub(crate) fn joined_until(&self, position: &mut Position, at_ns: u64) {
+        position.to = self.published.partition_point(|message| message.at_ns <= at_ns).max(position.to);
+    }
+
     /// A subscriber has got a message, after the word that some are lost if `has_gap`.
     pub(crate) fn received(
         &self,

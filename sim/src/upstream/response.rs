@@ -50,7 +50,7 @@ pub(super) fn application(
     let says = ResponseDirectives { sets_cookie: drawn.sets_cookie && confirmed.is_none(), ..drawn };
     let body_length = match behaviour.trickles {
         true => random.usize(TRICKLE_BYTES_MIN..=2 * TRICKLE_BYTES_MIN),
-        false => draw_length(random, shared.scene.body_bytes_max),
+        false => draw_length(random, shared.scene),
     };
     let framing = match random.u8(..3) {
         0 => Framing::Chunked,
