@@ -8,7 +8,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 # The lab's ends share a machine: without this, the sender's CPU would receive the packets, too. CPUs are a mask: 1 is the server's,
 # 2 the load generator's.
 receive_on() {
-    mount -t sysfs sysfs /sys
+    [ -e "/sys/class/net/$1" ] || mount -t sysfs sysfs /sys
     for queue in /sys/class/net/"$1"/queues/rx-*; do echo "$2" >"$queue/rps_cpus"; done
 }
 
