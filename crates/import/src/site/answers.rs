@@ -217,7 +217,6 @@ impl<'d> Import<'d> {
         if matches!(path, Some(Path::Named(_))) {
             return;
         }
-        root_index(folder, chain, path, lines);
         let Some((script, before)) = self.script_index(chain) else { return };
         // Its path is that of a file when its action begins, and names another script.
         let has_own_paths =
@@ -367,24 +366,6 @@ impl<'d> Import<'d> {
         self.serves_files = true;
         lines.setting(line("try-files", root));
         lines.setting(format!("reroute {}", text(to)));
-    }
-}
-
-/// The page of a whole site has the rules of the location for it, as in `location = /index.html { add_header … }`.
-fn root_index(folder: &str, chain: &Chain<'_>, path: Option<&Path>, lines: &mut Lines) {
-    let names = chain.find("index").map_or_else(|| vec!["index.html"], Directive::texts);
-    let Some((name, others)) = names.split_first() else { return };
-    let target = format!("/{name}");
-    let file = file_test("-f", &format!("{}{target}", folder.trim_end_matches('/')), &[]);
-    let Some(test) = file.filter(|_| !name.contains(['$', '/'])) else { return };
-    let test = if others.is_empty() { String::new() } else { format!(" && {test}") };
-    let is_its_own = |it: &Directive| {
-        it.name == "location" && Path::of(it).is_some_and(|path| path.exact() == Some(target.as_str()))
-    };
-    if path.is_some_and(|path| path.prefix() == Some("/")) && chain.server().iter().any(is_its_own) {
-        let mut inner = Lines::default();
-        inner.setting(line("reroute", &format!("{target}?$args")));
-        lines.block(&[], format!("when {}", text(&format!("path == '/'{test}"))), inner);
     }
 }
 

@@ -5,6 +5,7 @@ use flatout_expression::Regex;
 use crate::nginx::Directive;
 
 use super::chain::{Chain, has_below};
+use super::named::has_rules;
 use super::out::{Lines, text};
 use super::pattern::{self, Pattern};
 use super::rewrite::absolute;
@@ -417,6 +418,11 @@ impl<'d> Import<'d> {
         self.rest(location.inner(), &mut lines);
         let entry = if is_internal { " entry=internal" } else { "" };
         site.block(&location.comments, format!("{}{entry}", path.head()), lines);
+        if let Some(page) = front_page(path, &chain) {
+            let mut inner = Lines::default();
+            inner.setting(format!("reroute {}", text(&format!("{page}?$args"))));
+            site.block(&[], Path::Exact("/".to_owned()).head(), inner);
+        }
         // Nested locations: a plain path within a plain path becomes a sibling.
         let inner = location.inner().iter().filter(|directive| directive.name == "location");
         let is_plain = |inner: &Directive| {
@@ -436,6 +442,22 @@ impl<'d> Import<'d> {
             }
         }
     }
+}
+
+/// The page of `/` if it has a location of its own, as in `location = /index.html { add_header … }`: nginx goes on there. Not where
+/// rules come before it.
+fn front_page(path: &Path, chain: &Chain<'_>) -> Option<String> {
+    let page = format!("/{}", chain.find("index").map_or("index.html", |index| index.word(0)));
+    let is_exact = |uri: &str| {
+        let mut all = chain.server().iter().filter(|it| it.name == "location");
+        all.any(|it| Path::of(it).is_some_and(|path| path.exact() == Some(uri)))
+    };
+    let handles = |it: &Directive| it.name.ends_with("_pass") || ["alias", "return"].contains(&&*it.name);
+    let is_plain = !page.contains('$')
+        && chain.word("root").starts_with('/')
+        && !has_rules(chain.own())
+        && !chain.own().iter().any(handles);
+    (path.prefix() == Some("/") && is_plain && is_exact(&page) && !is_exact("/")).then_some(page)
 }
 
 /// An expression for the paths below a prefix that have this expression in them.

@@ -105,6 +105,12 @@ fn directives_have_their_words() {
             "files \"/r\" | route \"^/a$\" match=regex { | redirect \"$scheme://$http_host/b\" status=301 | }",
         ),
         (
+            "root /r; location / { try_files $uri /index.html; } location = /index.html { expires 1h; }",
+            "route \"/\" { | index off | try-files \"/r\" | reroute \"/index.html\" | } | \
+             route \"/\" match=exact { | reroute \"/index.html?$args\" | } | \
+             route \"/index.html\" match=exact { | expires \"1h\" | files \"/r\" | }",
+        ),
+        (
             "location / { root /r; try_files $uri /index.html; }",
             "route \"/\" { | index off | try-files \"/r\" | reroute \"/index.html\" | }",
         ),
