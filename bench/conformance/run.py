@@ -88,6 +88,13 @@ def reasons(log):
     return dict(re.findall(r"Skipping (\w+): suite does not support (\w+)", log))
 
 
+# Why features of the profiles are not claimed.
+UNCLAIMED = {
+    "GatewayInfrastructure": "the controller makes no objects for a gateway, so that there is nothing that could have its labels and "
+                             "annotations; a gateway with a parametersRef is refused (InvalidParameters), as its other test demands",
+    "HTTPRouteRetry": "retries are supported, but the standard channel has no field for them",
+}
+
 # Tests of other profiles.
 OTHERS = ("Mesh", "TCPRoute", "UDPRoute")
 
@@ -102,8 +109,8 @@ def write_summary(found, skipped, report, path):
         f"`./x conformance` · Gateway API {', '.join(version)}, standard channel · profiles {', '.join(PROFILES)} · the suite's own "
         "report: [conformance.yaml](conformance.yaml)", "",
         f"{len(names('PASS'))} tests passed, {len(names('FAIL'))} failed, {len(names('SKIP'))} were skipped, because they need a feature "
-        "that the controller does not claim. Tests for meshes, TCP and UDP are left out here. RequestMirror is supported and not claimed, because "
-        "its tests read logs of pods, which this cluster has not; nor are retries, because the standard channel has no field for them.", "",
+        "that the controller does not claim. Tests for meshes, TCP and UDP are left out here. Why the others are not claimed:", "",
+        *[f"- {feature}: {why}" for feature, why in UNCLAIMED.items()], "",
         "| failed |", "|---|", *[f"| {name} |" for name in names("FAIL")], "",
         "| skipped | feature |", "|---|---|", *[f"| {name} | {skipped.get(name, '')} |" for name in names("SKIP")], "",
         "| passed |", "|---|", *[f"| {name} |" for name in names("PASS")], "",

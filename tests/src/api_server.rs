@@ -32,6 +32,8 @@ struct ApiObjects {
     watchers: Vec<(String, Sender<String>)>,
     /// All events so far, with their version and list: a watch begins behind the version that its client has.
     events: Vec<(u64, String, String)>,
+    /// Events up to this version are forgotten.
+    forgotten: u64,
     connections: Vec<TcpStream>,
     version: u64,
     /// Statuses that were written.
@@ -96,6 +98,13 @@ impl ApiServer {
     /// How many statuses were written.
     pub fn patches(&self) -> usize {
         self.state.inner.lock().unwrap().patches
+    }
+
+    /// Forgets all events so far, as an API server does after minutes: a watch that would need them is refused (410).
+    pub fn forget_events(&self) {
+        let mut inner = self.state.inner.lock().unwrap();
+        inner.events.clear();
+        inner.forgotten = inner.version;
     }
 
     /// Closes all connections, and every new one at once, or serves again.
@@ -259,6 +268,15 @@ fn watch(mut stream: TcpStream, list: &str, since: u64, state: &ApiState) {
     let (sender, events) = channel();
     {
         let mut inner = state.inner.lock().unwrap();
+        if since < inner.forgotten {
+            let text = failure("Expired", 410).to_string();
+            let head = format!(
+                "HTTP/1.1 410 x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{text}",
+                text.len()
+            );
+            let _ = stream.write_all(head.as_bytes());
+            return;
+        }
         let missed = inner.events.iter().filter(|(version, changed, _)| *version > since && changed == list);
         missed.for_each(|(_, _, line)| sender.send(line.clone()).expect("a receiver"));
         inner.watchers.push((list.to_owned(), sender));

@@ -4,6 +4,7 @@ pub mod api_server;
 pub mod authority;
 pub mod browser;
 pub mod cached;
+pub mod faulty_volume;
 pub mod guide;
 pub mod nats;
 pub mod pebble;

@@ -15,18 +15,18 @@ const CLASS: &str = "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClas
                      spec: {controllerName: flatout.dev/controller}\n";
 
 /// A controller for the objects of a folder.
-struct Cluster {
-    folder: Folder,
+pub(crate) struct Cluster {
+    pub(crate) folder: Folder,
     certificates: Folder,
     port: u16,
-    secure_port: u16,
+    pub(crate) secure_port: u16,
     health: u16,
     server: Option<Server>,
 }
 
 impl Cluster {
     /// A gateway with a listener for all hosts, and these further objects.
-    fn start(objects: &str) -> Cluster {
+    pub(crate) fn start(objects: &str) -> Cluster {
         let [port, secure_port, health] = [(); 3].map(|()| free_port());
         let (folder, certificates) = (Folder::new(), Folder::new());
         let mut cluster = Cluster { folder, certificates, port, secure_port, health, server: None };
@@ -45,7 +45,7 @@ impl Cluster {
     }
 
     /// Writes the gateway, with further listeners.
-    fn gateway(&self, listeners: &str) {
+    pub(crate) fn gateway(&self, listeners: &str) {
         let port = self.port;
         let text = format!(
             "{CLASS}---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: gw}}\nspec:\n  \
@@ -58,11 +58,11 @@ impl Cluster {
         self.folder.write("objects.yaml", text);
     }
 
-    fn get(&self, host: &str, target: &str, fields: &str) -> Answer {
+    pub(crate) fn get(&self, host: &str, target: &str, fields: &str) -> Answer {
         get(self.port, host, target, fields)
     }
 
-    fn said(&self) -> Vec<String> {
+    pub(crate) fn said(&self) -> Vec<String> {
         self.server.as_ref().map(Server::said).unwrap_or_default()
     }
 
@@ -99,7 +99,7 @@ impl Cluster {
     }
 }
 
-fn get(port: u16, host: &str, target: &str, fields: &str) -> Answer {
+pub(crate) fn get(port: u16, host: &str, target: &str, fields: &str) -> Answer {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(flatout_tests::PATIENCE)).unwrap();
     let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n{fields}Connection: close\r\n\r\n");
@@ -108,23 +108,43 @@ fn get(port: u16, host: &str, target: &str, fields: &str) -> Answer {
 }
 
 /// A server whose `/name` is its name.
-struct Backend {
+pub(crate) struct Backend {
     name: &'static str,
     server: Server,
-    _folder: Folder,
+    folder: Folder,
 }
 
-fn backend(name: &'static str) -> Backend {
+impl Backend {
+    /// A server of this folder.
+    pub(crate) fn of(name: &'static str, server: Server, folder: Folder) -> Backend {
+        Backend { name, server, folder }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.server.address.port()
+    }
+
+    pub(crate) fn secure_port(&self) -> u16 {
+        self.server.secure_port.unwrap()
+    }
+
+    /// Writes a file that it serves.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        self.folder.write(name, text);
+    }
+}
+
+pub(crate) fn backend(name: &'static str) -> Backend {
     let folder = Folder::new();
     folder.write("name", name);
     folder.write("x/name", format!("{name} below x"));
-    Backend { name, server: Server::site(&folder.0, &["--workers", "1"]), _folder: folder }
+    Backend::of(name, Server::site(&folder.0, &["--workers", "1"]), folder)
 }
 
 /// A service of this name with these endpoints.
-fn service(name: &str, backends: &[&Backend]) -> String {
+pub(crate) fn service(name: &str, backends: &[&Backend]) -> String {
     let slice = |(at, backend): (usize, &&Backend)| {
-        let port = backend.server.address.port();
+        let port = backend.port();
         format!(
             "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}-{at}, labels: \
              {{kubernetes.io/service-name: {name}}}}}\naddressType: IPv4\nports: [{{name: '', port: {port}}}]\n\
@@ -137,14 +157,37 @@ fn service(name: &str, backends: &[&Backend]) -> String {
     )
 }
 
-fn route(name: &str, spec: &str) -> String {
+pub(crate) fn route(name: &str, spec: &str) -> String {
     format!(
         "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: {name}}}\nspec:\n  \
          parentRefs: [{{name: gw}}]\n{spec}\n"
     )
 }
 
-const TO_APP: &str = "  rules: [{backendRefs: [{name: app, port: 80}]}]";
+/// A Secret with a certificate of this authority, and its key.
+pub(crate) fn secret(authority: &Authority, name: &str, file: &str) -> String {
+    let read = |end: &str| std::fs::read_to_string(authority.path(&format!("{file}.{end}"))).unwrap();
+    format!(
+        "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: {name}}}\nstringData:\n  tls.crt: |\n{}  tls.key: |\n{}",
+        indented(&read("pem")),
+        indented(&read("key"))
+    )
+}
+
+/// A ConfigMap with the certificate of this authority.
+pub(crate) fn config_map(authority: &Authority, name: &str) -> String {
+    let text = std::fs::read_to_string(authority.path("ca.pem")).unwrap();
+    format!(
+        "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata:\n  ca.crt: |\n{}",
+        indented(&text)
+    )
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("    {line}\n")).collect()
+}
+
+pub(crate) const TO_APP: &str = "  rules: [{backendRefs: [{name: app, port: 80}]}]";
 
 #[test]
 fn routes_lead_to_services_by_host_path_and_field() {
@@ -323,19 +366,9 @@ fn certificates_of_secrets_arrive_and_change_while_it_serves() {
         cluster.said().iter().any(|line| line.contains("InvalidCertificateRef"))
     });
     assert_eq!(cluster.get("h", "/name", "").text(), "a");
-    let indented = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
     let write = |name: &str| {
         authority.sign(name, name);
-        let [certificate, key] = ["pem", "key"]
-            .map(|end| std::fs::read_to_string(authority.path(&format!("{name}.{end}"))).unwrap());
-        cluster.folder.write(
-            "secret.yaml",
-            format!(
-                "apiVersion: v1\nkind: Secret\nmetadata: {{name: cert}}\nstringData:\n  tls.crt: |\n{}  tls.key: |\n{}",
-                indented(&certificate),
-                indented(&key)
-            ),
-        );
+        cluster.folder.write("secret.yaml", secret(&authority, "cert", name));
     };
     write("a.test");
     until("it is served with TLS", || {

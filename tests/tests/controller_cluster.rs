@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::TcpStream;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use flatout_tests::api_server::ApiServer;
 use flatout_tests::peers::free_port;
@@ -128,6 +129,66 @@ fn an_api_server_that_goes_away_leaves_the_last_plan_and_is_followed_again() {
     api.set_away(false);
     until("the change is found", || get("127.0.0.1", port).status == 404);
     assert!(server.said().iter().any(|line| line.contains("responds again")), "{:?}", server.said());
+}
+
+/// After an hour, the API server does not know any more what has changed meanwhile: it refuses to go on with the version that was read.
+#[test]
+fn changes_that_the_api_server_has_forgotten_are_found_by_a_new_list() {
+    let (port, backend, folder) = (free_port(), Server::json(), Folder::new());
+    let api = api_server(port);
+    api.put(SLICES, slice(backend.address.port()));
+    let server = controller(&api, &folder, "127.0.0.1");
+    until("it serves", || get("127.0.0.1", port).status == 200);
+    api.set_away(true);
+    until("that is reported", || {
+        server.said().iter().any(|line| line.contains("what was read stays in use"))
+    });
+    api.remove(ROUTES, "default", "r");
+    api.put(ROUTES, route("later", "/json"));
+    api.remove(SLICES, "default", "app-1");
+    let other = Server::json();
+    api.put(SLICES, slice(other.address.port()));
+    api.forget_events();
+    assert_eq!(get("127.0.0.1", port).status, 200, "the last plan");
+    api.set_away(false);
+    drop(backend);
+    until("the new endpoint serves by the new route", || get("127.0.0.1", port).status == 200);
+    until("the new route gets its status", || {
+        let route = api.object(ROUTES, "default", "later").unwrap();
+        reason(&route, "/status/parents/0/conditions", "Accepted") == "True Accepted"
+    });
+    // What changes from now on is watched again.
+    api.remove(ROUTES, "default", "later");
+    until("the change is found", || get("127.0.0.1", port).status == 404);
+}
+
+/// The times in a Lease are those of its holder's clock.
+#[test]
+fn a_holder_counts_as_gone_by_the_clock_of_who_waits() {
+    let (port, folder) = (free_port(), Folder::new());
+    let api = api_server(port);
+    let renew = |time: &str, number: u64| {
+        api.put(
+            LEASES,
+            json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                   "metadata": {"name": "flatout-controller", "namespace": "flatout-system"},
+                   "spec": {"holderIdentity": "another", "leaseDurationSeconds": 15, "renewTime": time, "leaseTransitions": number}}),
+        );
+    };
+    // One that renews it lives, although its clock is decades behind.
+    renew("2001-01-01T00:00:00.000000Z", 7);
+    let server = controller(&api, &folder, "127.0.0.1");
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(20) {
+        renew("2001-01-01T00:00:00.000000Z", 7);
+        assert!(!leads(&server), "the other one lives");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    // One that does not is gone, although its clock is decades ahead.
+    renew("2091-01-01T00:00:00.000000Z", 7);
+    until("the silent one is replaced", || leads(&server));
+    let lease = api.object(LEASES, "flatout-system", "flatout-controller").unwrap();
+    assert_eq!(lease["spec"]["leaseTransitions"], 8);
 }
 
 #[test]

@@ -249,7 +249,7 @@ fn damaged_plans_on_the_disk_are_reported_and_replaced() {
     fleet.route("/", &[app.address.port()]);
     for (text, reason) in [
         ("{\"number\": 3, \"pl", "damaged"),
-        (r#"{"number": 3, "plan": {"format": 9}}"#, "has the format 9; this version knows 2"),
+        (r#"{"number": 3, "plan": {"format": 9}}"#, "has the format 9; this version knows 3"),
     ] {
         fleet.state.write("127.0.0.2/plan.json", text);
         let _controller = fleet.controller();
@@ -258,7 +258,7 @@ fn damaged_plans_on_the_disk_are_reported_and_replaced() {
         assert_eq!(plane.status("/json"), 200);
         until("the new one is on the disk", || {
             let kept = std::fs::read_to_string(fleet.path("127.0.0.2/plan.json")).unwrap();
-            serde_json::from_str::<Value>(&kept).is_ok_and(|kept| kept["plan"]["format"] == 2)
+            serde_json::from_str::<Value>(&kept).is_ok_and(|kept| kept["plan"]["format"] == 3)
         });
     }
 }
@@ -361,7 +361,7 @@ impl FakePeer {
         let mut command = Command::new("openssl");
         command.args(["s_client", "-quiet", "-connect", &format!("127.0.0.1:{}", fleet.plans)]);
         let mut plane = FakePeer::start(command);
-        plane.send(&json!({"formats": [2], "name": "fake", "token": TOKEN}));
+        plane.send(&json!({"formats": [3], "name": "fake", "token": TOKEN}));
         for message in ["welcome", "plan"] {
             assert!(plane.receive()[message].is_object());
             plane.send(&json!({}));
@@ -426,7 +426,7 @@ impl Drop for FakePeer {
 
 /// A plan with a page.
 fn page(port: u16, body: &str, status: u16) -> Value {
-    json!({"format": 2, "upstreams": [], "sites": [{
+    json!({"format": 3, "upstreams": [], "sites": [{
         "name": "s", "host": "any", "listen": {"address": 0, "port": port, "is_plain": true},
         "routes": [{"name": "r", "path": {"exact": "/"}, "action": {"respond": {
             "status": status, "content_type": "text/plain", "body": [{"text": body}]}}}]}]})
@@ -441,7 +441,7 @@ fn plans_that_are_wrong_leave_the_last_good_one() {
     let hello = controller.receive();
     assert_eq!(
         (&hello["token"], &hello["formats"], &hello["name"]),
-        (&json!(TOKEN), &json!([2]), &json!("127.0.0.2"))
+        (&json!(TOKEN), &json!([3]), &json!("127.0.0.2"))
     );
     controller.send(&json!({"welcome": {"term": null}}));
     controller.receive_good();
@@ -457,9 +457,9 @@ fn plans_that_are_wrong_leave_the_last_good_one() {
     let mut two_sites = page(fleet.port, "half", 200);
     two_sites["sites"].as_array_mut().unwrap().push(page(fleet.port, "other", 200)["sites"][0].clone());
     for (plan, reason) in [
-        (json!({"format": 1, "sites": []}), "the plan has the format 1; this version knows 2"),
+        (json!({"format": 1, "sites": []}), "the plan has the format 1; this version knows 3"),
         (json!({}), "without the number of its format"),
-        (json!({"format": 2, "sites": 3, "upstreams": []}), "malformed"),
+        (json!({"format": 3, "sites": 3, "upstreams": []}), "malformed"),
         (page(fleet.port, "odd", 999), "999"),
         (two_sites, "s"),
     ] {
@@ -688,7 +688,7 @@ fn the_term_of_a_leader_outlives_restarts_and_damaged_plans() {
     });
     drop((plane, controller));
     let plan = std::fs::read_to_string(fleet.path("127.0.0.2/plan.json")).unwrap();
-    fleet.state.write("127.0.0.2/plan.json", plan.replace("\"format\":2", "\"format\":9"));
+    fleet.state.write("127.0.0.2/plan.json", plan.replace("\"format\":3", "\"format\":9"));
     is_refused(5, 6);
     fleet.state.write("127.0.0.2/plan.json", plan);
     // The plan on the disk is of an earlier leader: the one of the latest was refused.

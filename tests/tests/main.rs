@@ -43,6 +43,8 @@ mod fastcgi;
 mod files;
 #[path = "first_minute.rs"]
 mod first_minute;
+#[path = "gateway_tls.rs"]
+mod gateway_tls;
 #[path = "grpc.rs"]
 mod grpc;
 #[path = "help.rs"]
@@ -148,3 +150,5 @@ mod upgrade_tunnels;
 mod upstream_dies;
 #[path = "upstream_figures.rs"]
 mod upstream_figures;
+#[path = "volume_faults.rs"]
+mod volume_faults;

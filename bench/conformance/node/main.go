@@ -55,6 +55,9 @@ func main() {
 		log.Fatal(err)
 	}
 	n := &node{client: client, echo: *echo, folder: *folder, started: map[types.UID]*pod{}}
+	if err := n.serveLogs(); err != nil {
+		log.Fatal(err)
+	}
 	if err := n.register(ctx); err != nil {
 		log.Fatal(err)
 	}
@@ -76,9 +79,13 @@ func main() {
 func (n *node) register(ctx context.Context) error {
 	object := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: nodeName},
-		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{
-			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Ready",
-		}}},
+		Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Ready",
+			}},
+			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: hostAddress}},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: kubeletPort}},
+		},
 	}
 	created, err := n.client.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {

@@ -67,8 +67,9 @@ fn collect_faults(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
             let text = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default();
-            // Only `Conflicted` and `PartiallyInvalid` are bad when they are true.
-            let is_inverse = matches!(text("type"), "Conflicted" | "PartiallyInvalid");
+            // Only these are bad when they are true.
+            let is_inverse =
+                matches!(text("type"), "Conflicted" | "PartiallyInvalid" | "InsecureFrontendValidationMode");
             let is_fault = if is_inverse { text("status") == "True" } else { text("status") == "False" };
             if map.contains_key("reason") && is_fault {
                 let message = text("message");

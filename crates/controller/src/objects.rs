@@ -12,8 +12,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::kinds::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
-use crate::kinds::gateway::{Gateway, GatewayClass, ReferenceGrant};
+use crate::kinds::gateway::{Gateway, GatewayClass, ListenerSet};
+use crate::kinds::grant::ReferenceGrant;
 use crate::kinds::ingress::{Ingress, IngressClass};
+use crate::kinds::own_policy::{CachePolicy, LimitPolicy, OWN_GROUP};
 use crate::kinds::policy::BackendTlsPolicy;
 use crate::kinds::route::{GrpcRoute, HttpRoute, TlsRoute};
 use crate::kinds::{GATEWAY_GROUP, ObjectKey};
@@ -106,20 +108,27 @@ kinds! {
     ingresses: Ingress = ("Ingress", "ingresses", "networking.k8s.io", "v1", &["v1"], true),
     gateway_classes: GatewayClass = ("GatewayClass", "gatewayclasses", GATEWAY_GROUP, "v1", &["v1", "v1beta1"], false),
     gateways: Gateway = ("Gateway", "gateways", GATEWAY_GROUP, "v1", &["v1", "v1beta1"], true),
+    listener_sets: ListenerSet = ("ListenerSet", "listenersets", GATEWAY_GROUP, "v1", &["v1"], true),
     http_routes: HttpRoute = ("HTTPRoute", "httproutes", GATEWAY_GROUP, "v1", &["v1", "v1beta1"], true),
     grpc_routes: GrpcRoute = ("GRPCRoute", "grpcroutes", GATEWAY_GROUP, "v1", &["v1"], true),
     tls_routes: TlsRoute = ("TLSRoute", "tlsroutes", GATEWAY_GROUP, "v1", &["v1"], true),
     grants: ReferenceGrant = ("ReferenceGrant", "referencegrants", GATEWAY_GROUP, "v1beta1", &["v1", "v1beta1"], true),
     tls_policies: BackendTlsPolicy = ("BackendTLSPolicy", "backendtlspolicies", GATEWAY_GROUP, "v1", &["v1"], true),
+    cache_policies: CachePolicy = ("CachePolicy", "cachepolicies", OWN_GROUP, "v1alpha1", &["v1alpha1"], true),
+    limit_policies: LimitPolicy = ("LimitPolicy", "limitpolicies", OWN_GROUP, "v1alpha1", &["v1alpha1"], true),
 }
 
 /// What has changed in objects: endpoints come and go all the time, routes often, everything else is rare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectChanges {
-    /// Anything but endpoints and routes.
+    /// Objects that any other one may depend on.
     pub(crate) is_other: bool,
+    /// Objects that are looked at in each translation, such as gateways, certificates and Ingresses: what depends on them finds that out.
+    pub(crate) is_seen: bool,
     /// The services whose endpoints have changed.
     pub(crate) services: BTreeSet<ObjectKey>,
+    /// The services that have changed themselves.
+    pub(crate) definitions: BTreeSet<ObjectKey>,
     /// The routes that have changed, with the names of their kinds.
     pub(crate) routes: BTreeSet<(&'static str, ObjectKey)>,
 }
@@ -134,18 +143,23 @@ impl Default for ObjectChanges {
 impl ObjectChanges {
     /// Nothing.
     pub(crate) fn none() -> ObjectChanges {
-        ObjectChanges { is_other: false, services: BTreeSet::new(), routes: BTreeSet::new() }
+        let (services, definitions) = (BTreeSet::new(), BTreeSet::new());
+        ObjectChanges { is_other: false, is_seen: false, services, definitions, routes: BTreeSet::new() }
     }
 
     /// Whether only endpoints have changed.
     pub(crate) fn are_endpoints(&self) -> bool {
-        !self.is_other && self.routes.is_empty() && !self.services.is_empty()
+        let is_more =
+            self.is_other || self.is_seen || !self.definitions.is_empty() || !self.routes.is_empty();
+        !is_more && !self.services.is_empty()
     }
 
     /// These changes, and later ones.
     pub(crate) fn add(&mut self, later: ObjectChanges) {
         self.is_other |= later.is_other;
+        self.is_seen |= later.is_seen;
         self.services.extend(later.services);
+        self.definitions.extend(later.definitions);
         self.routes.extend(later.routes);
     }
 }
@@ -223,7 +237,9 @@ impl Objects {
             "HTTPRoute" | "GRPCRoute" | "TLSRoute" => {
                 self.changed.routes.insert((kind.name, key.clone()));
             }
-            _ => self.changed.is_other = true,
+            "Service" => drop(self.changed.definitions.insert(key.clone())),
+            "Namespace" | "ReferenceGrant" => self.changed.is_other = true,
+            _ => self.changed.is_seen = true,
         }
     }
 }
@@ -293,8 +309,13 @@ mod tests {
             &ObjectKey::new("default", "x"),
         );
         assert_eq!(services(&mut objects), (false, "b".to_owned()));
-        objects.insert(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}})).unwrap();
+        objects.insert(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}})).unwrap();
         assert_eq!(services(&mut objects), (true, String::new()));
+        objects.insert(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}})).unwrap();
+        assert_eq!(objects.changed.definitions, [ObjectKey::new("default", "a")].into());
+        objects.insert(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}})).unwrap();
+        assert!(objects.changed.is_seen && !objects.changed.are_endpoints());
+        assert_eq!(services(&mut objects), (false, String::new()));
         let route = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": "r"}});
         objects.insert(route.clone()).unwrap();
         assert_eq!(objects.changed.routes, [("HTTPRoute", ObjectKey::new("default", "r"))].into());

@@ -52,10 +52,8 @@ pub fn serve(
     };
     let mut translator = Translator::default();
     let (served, started, seen) = loop {
-        let (translation, seen) = store.read_changes(|objects, changed| {
-            translator.note(changed);
-            translator.translate(objects, &settings)
-        });
+        let (translation, seen) =
+            store.read_changes(|objects, changed| translator.translate(objects, changed, &settings));
         settings.assigned.clone_from(&translation.assigned);
         match Served::start(&foundation, Arc::new(translation)) {
             Ok((served, started)) => break (served, started, seen),
@@ -128,10 +126,8 @@ impl Follower {
     /// Applies the current objects as a whole. Returns how often they had changed.
     fn follow_all(&mut self, store: &Store) -> u64 {
         loop {
-            let (translation, seen) = store.read_changes(|objects, changed| {
-                self.translator.note(changed);
-                self.translator.translate(objects, &self.settings)
-            });
+            let (translation, seen) = store
+                .read_changes(|objects, changed| self.translator.translate(objects, changed, &self.settings));
             self.settings.assigned.clone_from(&translation.assigned);
             match self.apply(Arc::new(translation)) {
                 Ok(()) => self.has_failed = false,

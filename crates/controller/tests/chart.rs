@@ -57,10 +57,13 @@ fn rendered(helm: &Path, values: &[&str]) -> ByName {
 /// The plain manifests, as kustomize puts them into their namespace.
 fn plain(files: &[&str]) -> ByName {
     let text = |name: &&str| std::fs::read_to_string(kubernetes_folder().join(name)).unwrap();
-    let common = ["base/rbac.yaml", "base/gateway-class.yaml"];
+    let common = ["base/rbac.yaml", "base/policies.yaml", "base/gateway-class.yaml"];
     let mut all = read(&common.iter().chain(files).map(text).collect::<Vec<_>>());
     for object in all.values_mut() {
-        if !["ClusterRole", "ClusterRoleBinding", "GatewayClass"].iter().any(|kind| object["kind"] == *kind) {
+        if !["ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "GatewayClass"]
+            .iter()
+            .any(|kind| object["kind"] == *kind)
+        {
             object["metadata"]["namespace"] = json!("flatout-system");
         }
     }

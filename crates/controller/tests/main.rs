@@ -2,3 +2,5 @@
 
 #[path = "chart.rs"]
 mod chart;
+#[path = "rights.rs"]
+mod rights;

@@ -85,6 +85,8 @@ pub(crate) struct Work {
     pub(crate) proxy: Option<Box<PendingProxy>>,
     /// Its ClientHello is to come first: nobody knows yet whether TLS ends here.
     pub(crate) awaits_hello: bool,
+    /// Who gets what is inside TLS, after the handshake.
+    pub(crate) inside: Option<Takeover>,
 }
 
 /// A connection made by a proxy.
@@ -145,6 +147,11 @@ impl Connection {
     /// Whether its ClientHello has to arrive before it is known who gets the connection.
     pub(crate) fn awaits_hello(&self) -> bool {
         self.work.as_ref().is_some_and(|work| work.awaits_hello)
+    }
+
+    /// Whether what is inside its TLS is for someone else, after the handshake: nothing of it is a request.
+    pub(crate) fn awaits_inside(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| work.inside.is_some())
     }
 
     pub(crate) fn work(&mut self) -> &mut Work {
@@ -224,6 +231,7 @@ impl Connection {
             && work.unsent.is_empty()
             && work.proxy.is_none()
             && !work.awaits_hello
+            && work.inside.is_none()
         {
             self.work = None;
         }

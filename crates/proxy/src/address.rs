@@ -59,7 +59,7 @@ impl fmt::Display for Address {
 
 /// With TLS, the certificate is checked against the name in the address.
 fn server(address: Address, is_tls: bool) -> Server {
-    let tls = is_tls.then_some(Tls::default());
+    let tls = is_tls.then(Tls::default);
     Server { tls, ..Server::new(address) }
 }
 

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flatout_engine::tls::Identity;
+use flatout_engine::tls::{Identity, SubjectName};
 pub use flatout_wire::proxy_protocol::ProxyVersion as ProxyProtocol;
 
 pub use health::{Active, HealthCheck, Outliers, Passive};
@@ -261,6 +261,8 @@ pub enum Address {
 pub struct Tls {
     /// The name for SNI that its certificate must have; `None` uses the name in the address.
     pub name: Option<String>,
+    /// The names of which its certificate must have one, instead of that name; empty: that name.
+    pub alternatives: Vec<SubjectName>,
     /// CA certificates to trust instead of the system's (PEM).
     pub authorities: Option<PathBuf>,
     /// Lists of certificates that these have revoked (PEM).
@@ -272,8 +274,16 @@ pub struct Tls {
 }
 
 impl Default for Tls {
+    /// Certificates are checked, with the system's CAs.
     fn default() -> Tls {
-        Tls { name: None, authorities: None, revoked: None, verify: true, certificate: None }
+        Tls {
+            name: None,
+            alternatives: Vec::new(),
+            authorities: None,
+            revoked: None,
+            verify: true,
+            certificate: None,
+        }
     }
 }
 

@@ -66,6 +66,7 @@ fn connector(tls: &plan::Tls, address: &Address, protocol: Protocol) -> Result<C
         authorities: tls.authorities.clone(),
         revoked: tls.revoked.clone(),
         verify: tls.verify,
+        alternatives: tls.alternatives.clone(),
         identity: tls.certificate.clone(),
         protocols: match protocol {
             Protocol::H2 { .. } => vec![H2.to_vec()],

@@ -1,4 +1,4 @@
-//! Connections with TLS that are passed on as they are: from the decision of the sites to the log line.
+//! Connections with TLS that are passed on, as they are or what is inside: from the decision of the sites to the log line.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -28,14 +28,8 @@ impl PassedConnection {
         observer: Option<Rc<Observer>>,
     ) -> TlsRoute {
         let name = name.unwrap_or("-").to_owned();
-        let began_ns = clock::nanoseconds();
-        let observed = observer.map(|observer| (begun(&name, peer, &observer), observer));
-        let PassedConnection { proxy_worker, upstream, site, logs } = self;
-        let ending = PassthroughEnding::new(move |end| {
-            if let Some((mark, observer)) = observed {
-                observer.ended(&ended(end, (began_ns, mark), (site, logs)));
-            }
-        });
+        let ending = self.begin(&name, peer, observer);
+        let PassedConnection { proxy_worker, upstream, .. } = self;
         let Some(upstream) = upstream else {
             ending.refuse_unresolved();
             return TlsRoute::Refuse;
@@ -44,6 +38,39 @@ impl PassedConnection {
             proxy_worker.carry(upstream, &name, Passthrough { client, ending });
             Box::pin(std::future::ready(()))
         }))
+    }
+
+    /// The same with what is inside its TLS, which ends here. It begins after the handshake: one that fails is no connection.
+    pub(crate) fn route_inside(
+        self,
+        name: Option<&str>,
+        peer: Option<SocketAddr>,
+        observer: Option<Rc<Observer>>,
+    ) -> TlsRoute {
+        let Some(upstream) = self.upstream else { return self.route(name, peer, observer) };
+        let name = name.unwrap_or("-").to_owned();
+        TlsRoute::TakeInside(Box::new(move |client| {
+            let ending = self.begin(&name, peer, observer);
+            self.proxy_worker.carry(upstream, &name, Passthrough { client, ending });
+            Box::pin(std::future::ready(()))
+        }))
+    }
+
+    /// Begins the line of the connection, which its end completes.
+    fn begin(
+        &self,
+        name: &str,
+        peer: Option<SocketAddr>,
+        observer: Option<Rc<Observer>>,
+    ) -> PassthroughEnding {
+        let began_ns = clock::nanoseconds();
+        let observed = observer.map(|observer| (begun(name, peer, &observer), observer));
+        let of = (self.site, self.logs);
+        PassthroughEnding::new(move |end| {
+            if let Some((mark, observer)) = observed {
+                observer.ended(&ended(end, (began_ns, mark), of));
+            }
+        })
     }
 }
 

@@ -350,7 +350,9 @@ impl Checked {
         let differ = (1..=count).any(|profile| rules(profile) != rules(0));
         let profiles: Vec<usize> = self.plan.profiles().collect();
         for (site, profile) in self.plan.sites.sites.iter_mut().zip(profiles) {
-            let rules = rules(profile).filter(|_| differ);
+            // One that has neither certificates of its own nor routes protects nothing.
+            let is_open = profile == 0 && site.routes.is_empty();
+            let rules = rules(profile).filter(|_| differ && !is_open);
             if site.tls_rules != rules {
                 site.tls_rules = rules;
             }

@@ -75,9 +75,12 @@ impl Service for WorkerService {
                 }
                 TlsRoute::Refuse
             }
-            TlsDecision::Pass { site, logs, upstream } => {
+            TlsDecision::Pass { site, logs, upstream, ends_tls } => {
                 let passed = PassedConnection { proxy_worker, upstream, site, logs };
-                passed.route(name, peer, self.observer.clone())
+                match ends_tls {
+                    true => passed.route_inside(name, peer, self.observer.clone()),
+                    false => passed.route(name, peer, self.observer.clone()),
+                }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Connections with TLS that are passed on as they are, by the name in their ClientHello.
+//! Connections with TLS that are passed on, as they are or what is inside, by the name in their ClientHello.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub enum TlsDecision {
         logs: RequestLogs,
         /// The upstream; `None`: it is closed.
         upstream: Option<usize>,
+        /// TLS ends here: what is inside is passed on.
+        ends_tls: bool,
     },
 }
 
@@ -55,8 +57,9 @@ impl Sites {
         if site.rest.access.verdict(peer.map(|peer| peer.ip())) == Some(Verdict::Deny) {
             return TlsDecision::Refuse { site: site.number, logs: site.logs };
         }
+        let ends_tls = passthrough.ends_tls;
         match passthrough.choose(random) {
-            Some(upstream) => TlsDecision::Pass { site: site.number, logs: site.logs, upstream },
+            Some(upstream) => TlsDecision::Pass { site: site.number, logs: site.logs, upstream, ends_tls },
             None => TlsDecision::Refuse { site: site.number, logs: site.logs },
         }
     }
@@ -123,7 +126,8 @@ mod tests {
 
     fn passed(host: Host, shares: &[(u32, Option<usize>)]) -> Site {
         let shares = shares.iter().map(|&(weight, upstream)| PassthroughShare { weight, upstream }).collect();
-        Site { hosts: vec![host], tls_passthrough: Some(TlsPassthrough { shares }), ..Site::default() }
+        let passthrough = TlsPassthrough { shares, ..TlsPassthrough::default() };
+        Site { hosts: vec![host], tls_passthrough: Some(passthrough), ..Site::default() }
     }
 
     fn plan(sites: Vec<Site>) -> Plan {
@@ -134,7 +138,7 @@ mod tests {
     }
 
     fn to(upstream: usize) -> TlsDecision {
-        TlsDecision::Pass { site: 0, logs: RequestLogs::Usual, upstream: Some(upstream) }
+        TlsDecision::Pass { site: 0, logs: RequestLogs::Usual, upstream: Some(upstream), ends_tls: false }
     }
 
     #[test]
@@ -168,7 +172,7 @@ mod tests {
     fn shares_and_access_lists_apply() {
         let three = passed(Host::Any, &[(1, Some(0)), (0, Some(1)), (2, None)]);
         let sites = crate::open(&plan(vec![three])).unwrap();
-        let nobody = TlsDecision::Pass { site: 0, logs: RequestLogs::Usual, upstream: None };
+        let nobody = TlsDecision::Pass { site: 0, logs: RequestLogs::Usual, upstream: None, ends_tls: false };
         for (random, expected) in [(0, to(0)), (1, nobody), (2, nobody), (3, to(0))] {
             assert_eq!(sites.route_tls(0, None, None, random), expected, "{random}");
         }

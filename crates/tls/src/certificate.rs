@@ -206,6 +206,19 @@ fn describe(certificate: &CertificateDer<'_>) -> Option<Described> {
     })
 }
 
+/// The URIs among a certificate's names.
+pub(crate) fn uris(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok(parsed) = x509_cert::Certificate::from_der(certificate) else { return Vec::new() };
+    let uri = |name: &GeneralName| match name {
+        GeneralName::UniformResourceIdentifier(uri) => Some(uri.as_str().to_owned()),
+        _ => None,
+    };
+    match parsed.tbs_certificate.get::<SubjectAltName>() {
+        Ok(Some((_, names))) => names.0.iter().filter_map(uri).collect(),
+        _ => Vec::new(),
+    }
+}
+
 fn name(name: &GeneralName) -> Option<String> {
     match name {
         GeneralName::DnsName(name) => Some(name.as_str().to_ascii_lowercase()),

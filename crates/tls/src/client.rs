@@ -13,6 +13,7 @@ use rustls::{
     ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, WantsVerifier,
 };
 
+use crate::alternatives::{Alternatives, SubjectName};
 use crate::certificate::{Certificate, authorities, revocations};
 use crate::channel::Channel;
 use crate::clients::unusable_list;
@@ -31,6 +32,8 @@ pub struct ClientPlan {
     /// Whether the server's certificate is verified. Without that, a man in the middle can read and change
     /// everything.
     pub verify: bool,
+    /// Names of which the server's certificate must have one, instead of the server's own; empty: its own.
+    pub alternatives: Vec<SubjectName>,
     /// The client certificate, if a server requests one.
     pub identity: Option<Identity>,
     /// The supported protocols (ALPN), in order of preference.
@@ -49,6 +52,7 @@ impl Default for ClientPlan {
             authorities: None,
             revoked: None,
             verify: true,
+            alternatives: Vec::new(),
             identity: None,
             protocols: vec![b"http/1.1".to_vec()],
             sessions_max: 256,
@@ -81,26 +85,34 @@ impl Connector {
             .with_protocol_versions(&versions)
             .map_err(unusable)?;
         let builder = match (plan.verify, &plan.authorities) {
-            (false, _) => {
-                let anybody = Arc::new(Anybody(crate::provider()));
-                builder.dangerous().with_custom_certificate_verifier(anybody)
-            }
-            (true, Some(path)) => match &plan.revoked {
-                None => builder.with_root_certificates(authorities(path)?),
-                Some(revoked) => {
-                    let verifier = WebPkiServerVerifier::builder_with_provider(
-                        Arc::new(authorities(path)?),
-                        crate::provider(),
-                    );
-                    let verifier = verifier.with_crls(revocations(revoked)?).enforce_revocation_expiration();
-                    let unusable = |error| match error {
-                        VerifierBuilderError::InvalidCrl(error) => unusable_list(revoked, &error),
-                        error => format!("certificate {}: {error}", path.display()),
-                    };
-                    builder.with_webpki_verifier(verifier.build().map_err(unusable)?)
+            (false, _) => builder.dangerous().with_custom_certificate_verifier(OwnVerifier::of(None)),
+            (true, path) => {
+                let roots = match path {
+                    Some(path) => Arc::new(authorities(path)?),
+                    None => system_authorities()?,
+                };
+                match (&plan.alternatives[..], path, &plan.revoked) {
+                    ([], Some(path), Some(revoked)) => {
+                        let verifier =
+                            WebPkiServerVerifier::builder_with_provider(roots, crate::provider());
+                        let verifier =
+                            verifier.with_crls(revocations(revoked)?).enforce_revocation_expiration();
+                        let unusable = |error| match error {
+                            VerifierBuilderError::InvalidCrl(error) => unusable_list(revoked, &error),
+                            error => format!("certificate {}: {error}", path.display()),
+                        };
+                        builder.with_webpki_verifier(verifier.build().map_err(unusable)?)
+                    }
+                    ([], ..) => builder.with_root_certificates(roots),
+                    (_, _, Some(_)) => {
+                        return Err("revocation lists are not supported beside other names of a server".to_owned());
+                    }
+                    (names, ..) => {
+                        let named = OwnVerifier::of(Some(Alternatives::new(roots, names)));
+                        builder.dangerous().with_custom_certificate_verifier(named)
+                    }
                 }
-            },
-            (true, None) => builder.with_root_certificates(system_authorities()?),
+            }
         };
         let mut config = match &plan.identity {
             None => builder.with_no_client_auth(),
@@ -173,8 +185,7 @@ pub fn client_config(trusted: Option<&Path>) -> Result<Arc<ClientConfig>, String
 /// # Errors
 /// TLS cannot be configured.
 pub fn unverified_client_config() -> Result<Arc<ClientConfig>, String> {
-    let anybody = Arc::new(Anybody(crate::provider()));
-    let builder = config_builder()?.dangerous().with_custom_certificate_verifier(anybody);
+    let builder = config_builder()?.dangerous().with_custom_certificate_verifier(OwnVerifier::of(None));
     Ok(Arc::new(builder.with_no_client_auth()))
 }
 
@@ -202,19 +213,30 @@ fn system_authorities() -> Result<Arc<RootCertStore>, String> {
     Ok(store.clone())
 }
 
-/// Accepts every certificate. The handshake's signature is still verified, so the peer has the certificate's key.
+/// Verifies certificates by other names than the server's, or accepts every certificate. The handshake's signature is always verified, so
+/// the peer has the certificate's key.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct OwnVerifier {
+    names: Option<Alternatives>,
+    provider: Arc<CryptoProvider>,
+}
 
-impl ServerCertVerifier for Anybody {
+impl OwnVerifier {
+    fn of(names: Option<Alternatives>) -> Arc<OwnVerifier> {
+        Arc::new(OwnVerifier { names, provider: crate::provider() })
+    }
+}
+
+impl ServerCertVerifier for OwnVerifier {
     fn verify_server_cert(
         &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         _: &ServerName<'_>,
         _: &[u8],
-        _: UnixTime,
+        now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        self.names.as_ref().map_or(Ok(()), |names| names.check(certificate, intermediates, now))?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -224,7 +246,7 @@ impl ServerCertVerifier for Anybody {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -233,10 +255,10 @@ impl ServerCertVerifier for Anybody {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -6,6 +6,7 @@
 // The data path: input from a peer or a file must not crash a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
+mod alternatives;
 mod certificate;
 mod channel;
 mod client;
@@ -27,6 +28,7 @@ mod tickets;
 
 use std::sync::{Arc, OnceLock};
 
+pub use alternatives::SubjectName;
 pub use certificate::Certificate;
 pub use channel::{Channel, Shake};
 pub use client::{ClientPlan, Connector, client_config, unverified_client_config};

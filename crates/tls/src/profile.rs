@@ -27,6 +27,10 @@ pub struct Profile {
     pub min_version: MinVersion,
     /// Client authentication, if any.
     pub clients: Option<ClientCertificates>,
+    /// Distinguishes its connections from those of other realms ([`Channel::rules`](crate::Channel::rules)), also if all else is the same.
+    pub realm: String,
+    /// What is inside its connections is unknown: no protocol is selected (ALPN), and there is no early data.
+    pub is_opaque: bool,
 }
 
 /// Decides which profile a connection gets, by its listener and the name that its client requests: 0 is the server's own, `n` is
@@ -121,15 +125,24 @@ impl Common<'_> {
         if profile.min_version == MinVersion::Tls13 {
             trust.update(b"1.3");
         }
+        if !profile.realm.is_empty() {
+            trust.update(b"realm ");
+            trust.update(profile.realm.as_bytes());
+        }
+        if profile.is_opaque {
+            trust.update(b"opaque");
+        }
         let mut config = builder.with_cert_resolver(Arc::new(names));
-        config.alpn_protocols = self.plan.protocols.clone();
+        if !profile.is_opaque {
+            config.alpn_protocols = self.plan.protocols.clone();
+        }
         if self.plan.proves_names {
             // Last: clients that support another protocol get that one.
             config.alpn_protocols.push(PROTOCOL.to_vec());
         }
         let trust = trust.finish().as_ref().to_vec();
         let rules = self.rules.number(&trust)?;
-        let sessions = self.plan.early_data.then(|| {
+        let sessions = (self.plan.early_data && !profile.is_opaque).then(|| {
             let known = self.former.iter().find(|former| former.trust == trust);
             known.cloned().unwrap_or_else(|| SessionStore::new(trust.clone()))
         });

@@ -71,7 +71,7 @@ pub struct Awaited {
 }
 
 /// A certificate and its key, as PEM files.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// The server's certificate, followed by intermediate certificates.
     pub certificate: PathBuf,

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use flatout_tls::{
     Acceptor, Awaited, Certificate, ClientPlan, Connector, Identity, MinVersion, Profile, Proof, Selector,
-    ServerPlan, Shake,
+    ServerPlan, Shake, SubjectName,
 };
 use support::{Folder, server, shaken, write_private};
 
@@ -87,6 +87,77 @@ fn clients_show_certificates_where_that_is_asked() {
     assert_eq!(theirs.unwrap(), "the peer requires a client certificate");
     let (ours, ..) = tries(plan(false), &showing(&stranger));
     assert!(ours.unwrap().contains("not issued by a trusted CA"));
+}
+
+#[test]
+fn servers_are_known_by_one_of_several_other_names() {
+    let (folder, stranger) = (Folder::new(), Folder::new());
+    let named = |of: &Folder| {
+        Acceptor::open(server(vec![of.sign_with("server", &["app.test", "*.wild.test"], |params| {
+            let uri = "spiffe://test/app".try_into().unwrap();
+            params.subject_alt_names.push(rcgen::SanType::URI(uri));
+        })]))
+        .unwrap()
+    };
+    let acceptor = named(&folder);
+    let dns = |name: &str| SubjectName::Dns(name.to_owned());
+    let uri = |uri: &str| SubjectName::Uri(uri.to_owned());
+    for (alternatives, is_good) in [
+        (vec![dns("app.test")], true),
+        (vec![dns("x.wild.test")], true),
+        (vec![uri("spiffe://test/app")], true),
+        (vec![dns("other.test"), uri("spiffe://test/app")], true),
+        (vec![uri("spiffe://test/other"), dns("app.test")], true),
+        (vec![dns("localhost")], false),
+        (vec![uri("spiffe://test/other")], false),
+        (vec![uri("app.test")], false),
+        (vec![dns("spiffe://test/app")], false),
+        (Vec::new(), false),
+    ] {
+        let plan = ClientPlan { alternatives: alternatives.clone(), ..folder.trusting() };
+        // The name of the connection does not count any more.
+        let found = refusal(&acceptor, &plan, "localhost");
+        assert_eq!(found == "open", is_good, "{alternatives:?}: {found}");
+    }
+    let plan = ClientPlan { alternatives: vec![dns("app.test")], ..folder.trusting() };
+    let found = refusal(&named(&stranger), &plan, "app.test");
+    assert_eq!(found, "its certificate was not issued by a trusted CA", "the chain is checked as well");
+}
+
+#[test]
+fn profiles_of_other_realms_have_other_rules_and_opaque_ones_select_no_protocol() {
+    let folder = Folder::new();
+    let identities = vec![folder.sign("server", &["localhost"])];
+    let profile = |realm: &str, is_opaque| Profile {
+        identities: identities.clone(),
+        realm: realm.to_owned(),
+        is_opaque,
+        ..Profile::default()
+    };
+    let profiles = vec![
+        profile("", false),
+        profile("a", false),
+        profile("b", false),
+        profile("b", false),
+        profile("b", true),
+    ];
+    let plan = ServerPlan { profiles, ..server(identities.clone()) };
+    let chosen = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let select = chosen.clone();
+    let acceptor = Acceptor::open_with(
+        plan,
+        Selector::new(move |_, _| select.load(std::sync::atomic::Ordering::Relaxed)),
+    )
+    .unwrap();
+    let rules: Vec<_> = (0..6).map(|profile| acceptor.rules(profile).unwrap()).collect();
+    assert_eq!(rules[0], rules[1], "without a realm, as the server's own");
+    assert!(rules[1] != rules[2] && rules[2] != rules[3] && rules[3] == rules[4] && rules[4] != rules[5]);
+    let connector = Connector::open(&folder.trusting(), "localhost").unwrap();
+    for (profile, protocol) in [(4, Some(&b"http/1.1"[..])), (5, None)] {
+        chosen.store(profile, std::sync::atomic::Ordering::Relaxed);
+        let (server, _) = shaken(&acceptor, &connector);
+        assert_eq!((server.protocol(), server.rules()), (protocol, Some(rules[profile])));
+    }
 }
 
 #[test]

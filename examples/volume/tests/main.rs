@@ -1,5 +1,7 @@
 //! The writer over its routes, and a transformer that is killed at each of its steps.
 
+mod faults;
+
 use std::cell::Cell;
 use std::fs;
 use std::io;

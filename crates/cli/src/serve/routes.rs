@@ -357,7 +357,8 @@ fn passthrough(
     let node = nodes.iter().find(|node| node.name == "tls-passthrough");
     let at = node.map_or(0..0, |node| node.value_at().clone());
     let upstream = options.upstream_of(text).map_err(|message| reader.tree.mistake(&at, message))?;
-    Ok(Some(TlsPassthrough { shares: vec![PassthroughShare { weight: 1, upstream: Some(upstream) }] }))
+    let shares = vec![PassthroughShare { weight: 1, upstream: Some(upstream) }];
+    Ok(Some(TlsPassthrough { shares, ..TlsPassthrough::default() }))
 }
 
 /// Whether a route takes all requests of a later one.

@@ -8,6 +8,7 @@
 //! Its types are not those of the server: they change only with [`FORMAT`]. It has what a translation sets, and nothing else; a setting
 //! that it has no place for is an error of the controller, and never lost. Parts that do not change are shared by all its versions.
 
+mod cache;
 mod changes;
 mod names;
 mod read_sites;
@@ -44,7 +45,7 @@ use self::upstream::{RateData, UpstreamData};
 use crate::translate::{Files, Translation, health_site, number};
 
 /// The version of the format. A data plane refuses any other one, and so does one that finds it on its disk.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// Sites, upstreams and rates of a plan; routes of a site; servers of an upstream.
 const PARTS_MAX: usize = 1_000_000;

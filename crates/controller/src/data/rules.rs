@@ -7,6 +7,7 @@ use flatout_site::plan::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::cache::CacheData;
 use super::names::{Indices, Names};
 use super::text::{PieceData, pieces, template};
 
@@ -27,6 +28,8 @@ pub(super) struct RulesData {
     basic_auth: Option<BasicAuthData>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rates: Vec<RateUseData>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache: Option<CacheData>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +112,10 @@ impl RulesData {
                 users: it.users.iter().map(|user| (user.name.clone(), user.hash.clone())).collect(),
             }),
             rates: rules.rates.iter().map(|it| RateUseData::of(it, names)).collect::<Option<_>>()?,
+            cache: match &rules.cache {
+                Some(cached) => Some(CacheData::of(cached)?),
+                None => None,
+            },
         })
     }
 
@@ -126,6 +133,7 @@ impl RulesData {
                 user_file: None,
             }),
             rates: self.rates.iter().map(|it| it.rate_use(indices)).collect::<Result<_, _>>()?,
+            cache: self.cache.as_ref().map(CacheData::cached).transpose()?,
             ..Rules::default()
         };
         rules.body.bytes_max = self.body_bytes_max;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use flatout_engine::Address;
 use flatout_site::plan::{Host, PassthroughShare, Site, TlsPassthrough};
-use flatout_tls::{Identity, Profile};
+use flatout_tls::{ClientCertificates, Identity, Profile};
 use serde::{Deserialize, Serialize};
 
 use super::names::{Indices, Names};
@@ -21,9 +21,21 @@ pub(super) struct SiteData {
     /// The names of its certificates and their keys; none: it has no certificates of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     certificates: Option<Vec<[String; 2]>>,
+    /// The name of the file with the CAs of clients, which need a certificate then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    clients: Option<String>,
+    /// Clients are asked for a certificate, and any is accepted.
+    #[serde(default, skip_serializing_if = "is_false")]
+    asks_clients: bool,
+    /// The realm of its connections.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    realm: String,
     /// Its connections with TLS are passed on: the upstreams, with their shares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     passthrough: Option<Vec<ShareData>>,
+    /// TLS ends here, and what is inside is passed on.
+    #[serde(default, skip_serializing_if = "is_false")]
+    ends_tls: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     routes: Vec<RouteData>,
 }
@@ -81,6 +93,10 @@ impl SiteData {
                 is_plain: listen.listen.is_plain,
             },
             certificates: secure.map(|it| it.identities.iter().filter_map(pair).collect()),
+            clients: secure.and_then(|it| name(it.clients.as_ref()?.authorities.as_deref()?)),
+            asks_clients: secure.is_some_and(|it| it.clients.as_ref().is_some_and(|it| it.takes_unknown)),
+            realm: secure.map(|it| it.realm.clone()).unwrap_or_default(),
+            ends_tls: site.tls_passthrough.as_ref().is_some_and(|it| it.ends_tls),
             passthrough: site.tls_passthrough.as_ref().map(|it| ShareData::of(it, names)),
             routes: site
                 .routes
@@ -123,7 +139,7 @@ impl SiteData {
             tls_passthrough: self
                 .passthrough
                 .as_ref()
-                .map(|list| shares(list).map(|shares| TlsPassthrough { shares }))
+                .map(|list| shares(list).map(|shares| TlsPassthrough { shares, ends_tls: self.ends_tls }))
                 .transpose()?,
             ..Site::default()
         })
@@ -137,8 +153,28 @@ impl SiteData {
             check_file_name(key)?;
             identities.push(Identity::new(folder.join(certificate), folder.join(key)));
         }
-        Ok(Some(Profile { identities, ..Profile::default() }))
+        let clients = match &self.clients {
+            Some(file) => {
+                check_file_name(file)?;
+                let authorities = Some(folder.join(file));
+                Some(ClientCertificates { authorities, required: true, ..ClientCertificates::default() })
+            }
+            None => self
+                .asks_clients
+                .then(|| ClientCertificates { takes_unknown: true, ..ClientCertificates::default() }),
+        };
+        Ok(Some(Profile {
+            identities,
+            clients,
+            realm: self.realm.clone(),
+            is_opaque: self.ends_tls,
+            ..Profile::default()
+        }))
     }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl ShareData {

@@ -36,7 +36,7 @@ fn site(address: usize, port: u16, routes: Value) -> Value {
 }
 
 fn plan(sites: Value) -> Value {
-    json!({"format": 2, "sites": sites, "upstreams": []})
+    json!({"format": 3, "sites": sites, "upstreams": []})
 }
 
 #[test]
@@ -66,15 +66,15 @@ fn malformed_plans_are_refused() {
         |body: Value| json!({"respond": {"status": 200, "content_type": "text/plain", "body": body}});
     for (value, reason) in [
         (json!({"sites": []}), "without the number of its format"),
-        (json!({"format": 1, "later": []}), "has the format 1; this version knows 2"),
-        (json!({"format": 2, "sites": []}), "missing field `upstreams`"),
-        (json!({"format": 2, "sites": [], "upstreams": [], "later": 1}), "unknown field `later`"),
+        (json!({"format": 1, "later": []}), "has the format 1; this version knows 3"),
+        (json!({"format": 3, "sites": []}), "missing field `upstreams`"),
+        (json!({"format": 3, "sites": [], "upstreams": [], "later": 1}), "unknown field `later`"),
         (
-            json!({"format": 2, "sites": [], "upstreams": [], "files": {"../x.crt": ""}}),
+            json!({"format": 3, "sites": [], "upstreams": [], "files": {"../x.crt": ""}}),
             "a file of the name `../x.crt`",
         ),
         (
-            json!({"format": 2, "sites": [], "upstreams": [], "files": {"plan.json": ""}}),
+            json!({"format": 3, "sites": [], "upstreams": [], "files": {"plan.json": ""}}),
             "a file of the name `plan.json`",
         ),
     ] {
@@ -92,7 +92,7 @@ fn malformed_plans_are_refused() {
     let read = PlanData::read(plan(json!([site(0, 80, route(to("gone")))]))).unwrap();
     let why = read.translation(&settings(&["192.0.2.1"]), "ok\n").unwrap_err();
     assert_eq!(why, "route r: the plan has no upstream gone");
-    let files = json!({"format": 2, "sites": [], "upstreams": [], "files": {"a.crt": "%"}});
+    let files = json!({"format": 3, "sites": [], "upstreams": [], "files": {"a.crt": "%"}});
     let why = PlanData::read(files).unwrap().translation(&settings(&[]), "ok\n").unwrap_err();
     assert_eq!(why, "the file a.crt is not Base64");
 }
@@ -104,7 +104,7 @@ fn settings_without_a_place_in_the_format_are_errors() {
     assert!(PlanData::of(&translation, &addresses).is_ok());
     translation.sites.sites[0].routes[0].rules.satisfies_any = true;
     let why = PlanData::of(&translation, &addresses).unwrap_err();
-    assert_eq!(why, "route /healthz: the format 2 has no place for all of its settings");
+    assert_eq!(why, "route /healthz: the format 3 has no place for all of its settings");
     assert!(PlanData::of(&translation, &[]).is_err(), "an address that the controller does not have");
 }
 
@@ -112,7 +112,7 @@ fn settings_without_a_place_in_the_format_are_errors() {
 fn servers_of_unknown_upstreams_change_nothing() {
     let upstream = json!({"name": "a", "servers": [{"at": "192.0.2.1:80"}], "read_ms": 1, "connect_ms": 1, "send_ms": 1,
                           "retries_max": 0});
-    let mut plan = PlanData::read(json!({"format": 2, "sites": [], "upstreams": [upstream]})).unwrap();
+    let mut plan = PlanData::read(json!({"format": 3, "sites": [], "upstreams": [upstream]})).unwrap();
     let before = plan.clone();
     let list = |name: &str| BTreeMap::from([("a".to_owned(), Vec::new()), (name.to_owned(), Vec::new())]);
     assert_eq!(plan.set_servers(&list("b")), Err("the plan has no upstream b".to_owned()));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use flatout_proxy::{Address, Balance, Protocol, Server, Tls, Upstream};
 use flatout_site::plan::{Limited, Rate};
+use flatout_tls::{Identity, SubjectName};
 use serde::{Deserialize, Serialize};
 
 use super::{FORMAT, check_file_name};
@@ -48,6 +49,14 @@ struct ServerTlsData {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     authorities: Option<String>,
     verify: bool,
+    /// Host names of which its certificate must have one, or one of the URIs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    hosts: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    uris: Vec<String>,
+    /// The names of the files with the certificate that it is shown, and its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    certificate: Option<[String; 2]>,
 }
 
 /// A rate of requests of each client.
@@ -112,14 +121,11 @@ impl ServerData {
         let no_place =
             || format!("server {}: the format {FORMAT} has no place for all of its settings", server.address);
         let Address::Socket(at) = server.address else { return Err(no_place()) };
-        let file = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
-        let tls = server.tls.as_ref().map(|tls| ServerTlsData {
-            name: tls.name.clone(),
-            authorities: tls.authorities.as_deref().and_then(file),
-            verify: tls.verify,
+        let data = ServerData { at, tls: server.tls.as_ref().map(ServerTlsData::of) };
+        let folder = server.tls.as_ref().and_then(|tls| {
+            let certificate = tls.certificate.as_ref().map(|it| &it.certificate);
+            tls.authorities.as_ref().or(certificate)?.parent()
         });
-        let data = ServerData { at, tls };
-        let folder = server.tls.as_ref().and_then(|tls| tls.authorities.as_deref()?.parent());
         match data.server(folder.unwrap_or(Path::new("")))? == *server {
             true => Ok(data),
             false => Err(no_place()),
@@ -128,16 +134,49 @@ impl ServerData {
 
     pub(crate) fn server(&self, folder: &Path) -> Result<Server, String> {
         let mut server = Server::new(Address::Socket(self.at));
-        if let Some(ServerTlsData { name, authorities, verify }) = &self.tls {
-            authorities.iter().try_for_each(|file| check_file_name(file))?;
-            server.tls = Some(Tls {
-                name: name.clone(),
-                authorities: authorities.as_ref().map(|file| folder.join(file)),
-                verify: *verify,
-                ..Tls::default()
-            });
-        }
+        server.tls = self.tls.as_ref().map(|tls| tls.tls(folder)).transpose()?;
         Ok(server)
+    }
+}
+
+impl ServerTlsData {
+    fn of(tls: &Tls) -> ServerTlsData {
+        let file = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let (mut hosts, mut uris) = (Vec::new(), Vec::new());
+        for name in &tls.alternatives {
+            match name {
+                SubjectName::Dns(host) => hosts.push(host.clone()),
+                SubjectName::Uri(uri) => uris.push(uri.clone()),
+            }
+        }
+        ServerTlsData {
+            name: tls.name.clone(),
+            authorities: tls.authorities.as_deref().and_then(file),
+            verify: tls.verify,
+            hosts,
+            uris,
+            certificate: tls
+                .certificate
+                .as_ref()
+                .and_then(|Identity { certificate, key, .. }| Some([file(certificate)?, file(key)?])),
+        }
+    }
+
+    fn tls(&self, folder: &Path) -> Result<Tls, String> {
+        let path = |file: &String| check_file_name(file).map(|()| folder.join(file));
+        let hosts = self.hosts.iter().cloned().map(SubjectName::Dns);
+        let uris = self.uris.iter().cloned().map(SubjectName::Uri);
+        let identity = |[certificate, key]: &[String; 2]| {
+            Ok::<_, String>(Identity::new(path(certificate)?, path(key)?))
+        };
+        Ok(Tls {
+            name: self.name.clone(),
+            alternatives: hosts.chain(uris).collect(),
+            authorities: self.authorities.as_ref().map(path).transpose()?,
+            verify: self.verify,
+            certificate: self.certificate.as_ref().map(identity).transpose()?,
+            ..Tls::default()
+        })
     }
 }
 

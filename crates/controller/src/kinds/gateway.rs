@@ -1,10 +1,11 @@
-//! `GatewayClass`, `Gateway`, `ReferenceGrant`.
+//! `GatewayClass`, `Gateway`, `ListenerSet`.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::route::ParentRef;
 use super::{Metadata, Object, null_as_default};
 
 /// A class of gateways, and who serves them.
@@ -44,6 +45,100 @@ pub struct GatewaySpec {
     /// The addresses that are wanted.
     #[serde(deserialize_with = "null_as_default")]
     pub addresses: Vec<GatewayAddress>,
+    /// TLS to clients and backends.
+    pub tls: Option<GatewayTls>,
+    /// The `ListenerSets` that may add listeners; none: nobody's.
+    pub allowed_listeners: Option<AllowedListeners>,
+    /// What its infrastructure is made with.
+    pub infrastructure: Option<Infrastructure>,
+}
+
+/// TLS of a gateway as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct GatewayTls {
+    /// To backends.
+    pub backend: Option<BackendTls>,
+    /// To clients, at all listeners where TLS ends for HTTPS.
+    pub frontend: Option<FrontendTls>,
+}
+
+/// TLS of a gateway to backends.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BackendTls {
+    /// The Secret with the certificate that backends are shown.
+    pub client_certificate_ref: Option<ObjectRef>,
+}
+
+/// TLS of a gateway to clients.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FrontendTls {
+    /// At ports without rules of their own.
+    pub default: PortTls,
+    /// Ports with rules of their own.
+    #[serde(deserialize_with = "null_as_default")]
+    pub per_port: Vec<OnePortTls>,
+}
+
+/// TLS at a port.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct PortTls {
+    /// How certificates of clients are checked; none: clients are not asked for any.
+    pub validation: Option<ClientValidation>,
+}
+
+/// A port, and its TLS.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct OnePortTls {
+    /// The port.
+    pub port: u16,
+    /// Its TLS.
+    pub tls: PortTls,
+}
+
+/// How certificates of clients are checked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientValidation {
+    /// Objects with the CA certificates (PEM) that clients' certificates are checked against.
+    #[serde(rename = "caCertificateRefs", deserialize_with = "null_as_default")]
+    pub authorities: Vec<ObjectRef>,
+    /// `AllowValidOnly` or `AllowInsecureFallback`; none is the former.
+    pub mode: Option<String>,
+}
+
+/// The `ListenerSets` that may add listeners to a gateway.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct AllowedListeners {
+    /// From which namespaces; none: from none.
+    pub namespaces: Option<AllowedNamespaces>,
+}
+
+/// What the infrastructure of a gateway is made with.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Infrastructure {
+    /// Parameters of the controller.
+    pub parameters_ref: Option<Value>,
+}
+
+/// Further listeners of a gateway.
+pub type ListenerSet = Object<ListenerSetSpec>;
+
+/// The specification of a [`ListenerSet`].
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ListenerSetSpec {
+    /// The gateway.
+    pub parent_ref: ParentRef,
+    /// The listeners.
+    #[serde(deserialize_with = "null_as_default")]
+    pub listeners: Vec<Listener>,
 }
 
 /// The part of a gateway's status that is read again.
@@ -92,16 +187,16 @@ pub struct ListenerTls {
     pub mode: Option<String>,
     /// The Secrets with its certificates.
     #[serde(deserialize_with = "null_as_default")]
-    pub certificate_refs: Vec<SecretRef>,
+    pub certificate_refs: Vec<ObjectRef>,
 }
 
-/// A reference to a Secret.
+/// A reference to a Secret or a ConfigMap.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct SecretRef {
+pub struct ObjectRef {
     /// The group; none or empty: the core.
     pub group: Option<String>,
-    /// The kind; none: `Secret`.
+    /// The kind; none: what is usual there.
     pub kind: Option<String>,
     /// The namespace; none: that of the object with the reference.
     pub namespace: Option<String>,
@@ -181,43 +276,4 @@ impl LabelSelector {
         self.match_labels.iter().all(|(name, value)| labels.get(name) == Some(value))
             && self.match_expressions.iter().all(holds)
     }
-}
-
-/// Allows objects of other namespaces to refer to objects of its namespace.
-pub type ReferenceGrant = Object<GrantSpec>;
-
-/// The specification of a [`ReferenceGrant`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct GrantSpec {
-    /// The objects that may refer.
-    #[serde(deserialize_with = "null_as_default")]
-    pub from: Vec<GrantFrom>,
-    /// To these.
-    #[serde(deserialize_with = "null_as_default")]
-    pub to: Vec<GrantTo>,
-}
-
-/// Objects that may refer to others.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct GrantFrom {
-    /// Their group.
-    pub group: String,
-    /// Their kind.
-    pub kind: String,
-    /// Their namespace.
-    pub namespace: String,
-}
-
-/// Objects that others may refer to.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct GrantTo {
-    /// Their group; empty: the core.
-    pub group: String,
-    /// Their kind.
-    pub kind: String,
-    /// Only the one of this name.
-    pub name: Option<String>,
 }

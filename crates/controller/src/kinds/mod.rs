@@ -3,7 +3,9 @@
 
 pub mod core;
 pub mod gateway;
+pub mod grant;
 pub mod ingress;
+pub mod own_policy;
 pub mod policy;
 pub mod route;
 

@@ -1,8 +1,8 @@
 //! `BackendTLSPolicy`.
 
 use serde::Deserialize;
-use serde_json::Value;
 
+use super::gateway::ObjectRef;
 use super::{Object, null_as_default};
 
 /// TLS to the servers of services.
@@ -39,7 +39,7 @@ pub struct PolicyTarget {
 pub struct BackendValidation {
     /// ConfigMaps with CA certificates.
     #[serde(rename = "caCertificateRefs", deserialize_with = "null_as_default")]
-    pub authorities: Vec<AuthorityRef>,
+    pub authorities: Vec<ObjectRef>,
     /// A set of CA certificates that everybody has.
     #[serde(rename = "wellKnownCACertificates")]
     pub well_known: Option<String>,
@@ -47,17 +47,18 @@ pub struct BackendValidation {
     pub hostname: String,
     /// The names of which certificates must have one, instead of `hostname`.
     #[serde(deserialize_with = "null_as_default")]
-    pub subject_alt_names: Vec<Value>,
+    pub subject_alt_names: Vec<AlternativeName>,
 }
 
-/// A reference to CA certificates, in the same namespace.
+/// A name in a certificate. The field of its type is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct AuthorityRef {
-    /// The group; empty: the core.
-    pub group: String,
-    /// The kind.
+pub struct AlternativeName {
+    /// `Hostname` or `URI`.
+    #[serde(rename = "type")]
     pub kind: String,
-    /// The name.
-    pub name: String,
+    /// The host name.
+    pub hostname: String,
+    /// The URI.
+    pub uri: String,
 }

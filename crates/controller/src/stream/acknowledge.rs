@@ -185,7 +185,7 @@ pub(crate) fn with_programming(
 ) -> Vec<Arc<StatusUpdate>> {
     let adjusted = |it: &Arc<StatusUpdate>| {
         let mut update = it.clone();
-        if it.kind.name == "Gateway" {
+        if matches!(it.kind.name, "Gateway" | "ListenerSet") {
             let status = &mut Arc::make_mut(&mut update).status;
             adjust(status.get_mut("conditions"), programming);
             let listeners = status.get_mut("listeners").and_then(Value::as_array_mut);

@@ -111,6 +111,6 @@ mod tests {
         fs::write(&path, &whole[..whole.len() / 2]).unwrap();
         assert!(kept.read().unwrap_err().contains("damaged"));
         fs::write(&path, r#"{"number": 1, "plan": {"format": 1, "sites": [], "later": 1}}"#).unwrap();
-        assert!(kept.read().unwrap_err().contains("has the format 1; this version knows 2"));
+        assert!(kept.read().unwrap_err().contains("has the format 1; this version knows 3"));
     }
 }

@@ -176,7 +176,7 @@ mod tests {
         let mut bytes = Vec::new();
         let all = [
             Message::Welcome { term: Some(LeaderTerm { lease: "a/b".to_owned(), number: 7 }) },
-            Message::Plan { number: 3, plan: serde_json::json!({"format": 2}) },
+            Message::Plan { number: 3, plan: serde_json::json!({"format": 3}) },
             Message::Servers { number: 4, upstreams: BTreeMap::new() },
             Message::Ping,
             Message::Goodbye { reason: "an end".to_owned() },

@@ -112,10 +112,7 @@ impl Publisher {
                 self.translator.note(changed);
                 Work::Servers(servers)
             }
-            _ => {
-                self.translator.note(changed);
-                Work::All(Box::new(self.translator.translate(objects, &self.settings)))
-            }
+            _ => Work::All(Box::new(self.translator.translate(objects, changed, &self.settings))),
         });
         match work {
             Work::Servers(changes) => {

@@ -4,9 +4,11 @@ use serde_json::{Value, json};
 
 use super::Settings;
 use super::backend::Unresolved;
+use super::gateway::GatewayState;
 use super::hostname::HostName;
-use super::listener::{GatewayState, ListenerState};
+use super::listener::ListenerState;
 use crate::condition::Condition;
+use crate::kinds::gateway::AllowedNamespaces;
 use crate::kinds::route::ParentRef;
 use crate::kinds::{GATEWAY_GROUP, Metadata, ObjectKey};
 use crate::objects::Objects;
@@ -65,27 +67,20 @@ pub(super) fn attach<'r>(
 ) -> Attached<'r> {
     let (mut attachments, mut parents, mut counted) = (Vec::new(), Vec::new(), Vec::new());
     for reference in route.parents.iter().take(PARENTS_MAX) {
-        let is_gateway = reference.kind.as_deref().is_none_or(|kind| kind == "Gateway")
-            && reference.group.as_deref().is_none_or(|group| group == GATEWAY_GROUP);
-        let namespace = reference.namespace.as_deref().unwrap_or(&route.metadata.namespace);
-        let key = ObjectKey::new(namespace, &reference.name);
-        let Some(at) = gateways.iter().position(|it| is_gateway && it.gateway.metadata.key() == key) else {
-            continue;
-        };
-        let state = &gateways[at];
-        let gateway = state.gateway;
+        let Some((at, set)) = find_parent(reference, &route.metadata.namespace, gateways) else { continue };
         let mut refusal = Condition::bad(
             "Accepted",
             "NoMatchingParent",
-            "no listener of the gateway has this name and port",
+            "no listener of the parent has this name and port",
         );
         let mut is_attached = false;
-        for (listener_at, listener) in state.listeners.iter().enumerate() {
+        let listeners = gateways[at].listeners.iter().enumerate();
+        for (listener_at, listener) in listeners.filter(|(_, it)| it.set == set) {
             let has_name = reference.section_name.as_ref().is_none_or(|name| *name == listener.listener.name);
             if !has_name || reference.port.is_some_and(|port| port != listener.listener.port) {
                 continue;
             }
-            if !is_allowed(route, &gateway.metadata.namespace, listener, objects) {
+            if !is_allowed(route, listener, objects) {
                 keep_worst(
                     &mut refusal,
                     "NotAllowedByListeners",
@@ -113,6 +108,28 @@ pub(super) fn attach<'r>(
     Attached { attachments, parents, counted }
 }
 
+/// The gateway of a parent, and which of its ListenerSets the parent is, if it is one.
+fn find_parent(
+    reference: &ParentRef,
+    own_namespace: &str,
+    gateways: &[GatewayState<'_>],
+) -> Option<(usize, Option<usize>)> {
+    if reference.group.as_deref().is_some_and(|group| group != GATEWAY_GROUP) {
+        return None;
+    }
+    let namespace = reference.namespace.as_deref().unwrap_or(own_namespace);
+    let key = ObjectKey::new(namespace, &reference.name);
+    let mut all = gateways.iter().enumerate();
+    match reference.kind.as_deref().unwrap_or("Gateway") {
+        "Gateway" => all.find(|(_, it)| it.gateway.metadata.key() == key).map(|(at, _)| (at, None)),
+        "ListenerSet" => all.find_map(|(at, gateway)| {
+            let set = gateway.sets.iter().position(|it| it.set.metadata.key() == key)?;
+            Some((at, Some(set)))
+        }),
+        _ => None,
+    }
+}
+
 /// The reason that came closest to being attached is reported.
 fn keep_worst(refusal: &mut Condition, reason: &'static str, message: &str) {
     let rank = |reason: &str| {
@@ -125,29 +142,10 @@ fn keep_worst(refusal: &mut Condition, reason: &'static str, message: &str) {
     }
 }
 
-fn is_allowed(
-    route: RouteHead<'_>,
-    gateway_namespace: &str,
-    listener: &ListenerState<'_>,
-    objects: &Objects,
-) -> bool {
-    if !listener.kinds.contains(&route.kind) {
-        return false;
-    }
-    let namespaces =
-        listener.listener.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref());
-    let from = namespaces.and_then(|it| it.from.as_deref()).unwrap_or("Same");
-    let namespace = &route.metadata.namespace;
-    match from {
-        "All" => true,
-        "Same" => namespace == gateway_namespace,
-        "Selector" => {
-            let labels = objects.namespaces.get(&ObjectKey::new("", namespace)).map(|it| &it.metadata.labels);
-            let selector = namespaces.and_then(|it| it.selector.as_ref());
-            selector.is_some_and(|selector| selector.matches(labels.unwrap_or(&Default::default())))
-        }
-        _ => false,
-    }
+fn is_allowed(route: RouteHead<'_>, listener: &ListenerState<'_>, objects: &Objects) -> bool {
+    let allowed = listener.listener.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref());
+    let namespaces = (listener.namespace, route.metadata.namespace.as_str());
+    listener.kinds.contains(&route.kind) && AllowedNamespaces::allow(allowed, namespaces, objects)
 }
 
 /// The host names that a route and a listener have in common.

@@ -4,9 +4,11 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use flatout_proxy::{Balance, Protocol, Server, Tls, Upstream};
+use flatout_tls::{Identity, SubjectName};
 
 use super::certificate::Files;
 use super::endpoint::Endpoints;
@@ -20,14 +22,18 @@ use crate::objects::Objects;
 /// How the servers of a service are used.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct UpstreamOptions {
-    /// For connections that are passed on as they are: nothing is said to the servers in any protocol.
+    /// For connections that are passed on: nothing is said to the servers in any protocol.
     pub(super) is_passthrough: bool,
+    /// What is passed on was inside TLS that has ended here.
+    pub(super) is_decrypted: bool,
     /// HTTP/2 without TLS.
     pub(super) is_h2c: bool,
     /// With TLS, whose certificates are not checked: ingresses have no way to name an authority.
     pub(super) is_tls: bool,
     /// With TLS, whose certificates are checked.
     pub(super) tls: Option<CheckedTls>,
+    /// The certificate that servers with TLS are shown.
+    pub(super) client: Option<Identity>,
     /// The time limit of requests as a whole.
     pub(super) request_time: Option<Duration>,
     /// How long a server may be silent.
@@ -215,12 +221,19 @@ impl<'o> Upstreams<'o> {
             // Names such as `grpc` or `redis` are hints for people, and the standard leaves them open.
             Some(_) => {}
         }
-        let policy = (!options.is_passthrough).then(|| self.policies.of(key, &known.name)).flatten();
-        match policy {
+        let encrypted = options.is_passthrough && !options.is_decrypted;
+        match self.policies.of(key, &known.name).filter(|_| !encrypted) {
+            Some(_) if options.is_decrypted => {
+                let message = format!(
+                    "the Service {key} has a BackendTLSPolicy, which is not supported behind a listener that ends TLS for TLSRoutes"
+                );
+                return unresolved("UnsupportedValue", message);
+            }
             Some(Ok(tls)) => (options.is_tls, options.tls) = (true, Some(tls)),
             Some(Err(message)) => return unresolved("InvalidBackendTLSPolicy", message),
             None => {}
         }
+        options.client = options.client.filter(|_| options.is_tls);
         let name = options.named(key, port);
         let at = match self.indices.get(&name) {
             Some(known) => *known,
@@ -300,7 +313,7 @@ impl UpstreamOptions {
     /// The name of the upstream, from which follows everything that distinguishes it.
     fn named(&self, key: &ObjectKey, port: u16) -> String {
         let mut name = format!("{key}:{port}");
-        let UpstreamOptions { is_passthrough, is_h2c, is_tls, tls, cookie, retry, .. } = self;
+        let UpstreamOptions { is_passthrough, is_h2c, is_tls, tls, client, cookie, retry, .. } = self;
         let UpstreamOptions { request_time, read_time, connect_time, send_time, .. } = self;
         let mut add = |text: String| {
             let separator = if name.contains('?') { ',' } else { '?' };
@@ -308,9 +321,18 @@ impl UpstreamOptions {
         };
         let flags = [(*is_passthrough, "passthrough"), (*is_h2c, "h2c"), (*is_tls, "tls")];
         flags.iter().filter(|(is_set, _)| *is_set).for_each(|(_, name)| add((*name).to_owned()));
-        if let Some(CheckedTls { name, authorities }) = tls {
-            let file = authorities.file_stem().unwrap_or_default();
-            add(format!("name={name},ca={}", file.to_string_lossy()));
+        let stem = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if let Some(CheckedTls { name, alternatives, authorities }) = tls {
+            add(format!("name={name},ca={}", stem(authorities)));
+            for alternative in alternatives {
+                add(match alternative {
+                    SubjectName::Dns(name) => format!("dns={name}"),
+                    SubjectName::Uri(uri) => format!("uri={uri}"),
+                });
+            }
+        }
+        if let Some(Identity { certificate, key, .. }) = client {
+            add(format!("certificate={},key={}", stem(certificate), stem(key)));
         }
         let times =
             [("request", request_time), ("read", read_time), ("connect", connect_time), ("send", send_time)];
@@ -332,11 +354,16 @@ impl UpstreamOptions {
 
     /// TLS to its servers.
     fn server_tls(&self) -> Option<Tls> {
+        let certificate = self.client.clone();
         let tls = match &self.tls {
-            Some(CheckedTls { name, authorities }) => {
-                Tls { name: Some(name.clone()), authorities: Some(authorities.clone()), ..Tls::default() }
-            }
-            None => Tls { verify: false, ..Tls::default() },
+            Some(CheckedTls { name, alternatives, authorities }) => Tls {
+                name: Some(name.clone()),
+                alternatives: alternatives.clone(),
+                authorities: Some(authorities.clone()),
+                certificate,
+                ..Tls::default()
+            },
+            None => Tls { verify: false, certificate, ..Tls::default() },
         };
         self.is_tls.then_some(tls)
     }

@@ -1,7 +1,7 @@
 //! References to objects of other namespaces: only with a `ReferenceGrant` there.
 
 use crate::kinds::ObjectKey;
-use crate::kinds::gateway::GrantTo;
+use crate::kinds::grant::GrantTo;
 use crate::objects::Objects;
 
 /// An object with a reference.

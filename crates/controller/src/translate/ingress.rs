@@ -5,21 +5,23 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use flatout_site::plan::{Action, PathMatch, Rate, Rewrite, RewriteFrom, Route, Template, Then};
+use flatout_tls::Profile;
 use serde_json::json;
 
 use super::Settings;
 use super::annotation::Annotations;
 use super::backend::{UpstreamOptions, Upstreams};
 use super::certificate::Files;
+use super::certificate_refs::identity;
 use super::grant::Referrer;
 use super::hostname::HostName;
-use super::listener::{TlsEnding, identity};
+use super::listener::TlsEnding;
 use super::precedence::{Specificity, checked_path, parsed, prefix, quoted};
 use super::rule::{RankedRoute, forward, refusal};
 use super::site::Sites;
 use crate::condition::StatusUpdate;
 use crate::kinds::ObjectKey;
-use crate::kinds::gateway::SecretRef;
+use crate::kinds::gateway::ObjectRef;
 use crate::kinds::ingress::{Ingress, IngressBackend, IngressPath};
 use crate::objects::{Objects, find_kind};
 
@@ -140,7 +142,12 @@ impl IngressParts<'_, '_> {
                 let routes: Arc<[RankedRoute]> =
                     paths.iter().flat_map(|path| self.routes(ingress, path, annotations, notes)).collect();
                 let has_plain = !refused.contains(&at.plain)
-                    && self.sites.add_listener(at.plain, hostname.clone(), &[], TlsEnding::None);
+                    && self.sites.add_listener(
+                        at.plain,
+                        hostname.clone(),
+                        Profile::default(),
+                        TlsEnding::None,
+                    );
                 if has_plain {
                     let plain =
                         if redirects { routes.iter().map(to_https).collect() } else { routes.clone() };
@@ -171,10 +178,11 @@ impl IngressParts<'_, '_> {
         let Some(secret) = tls.and_then(|tls| tls.secret_name.clone()) else { return false };
         let from =
             Referrer { group: "networking.k8s.io", kind: "Ingress", namespace: &ingress.metadata.namespace };
-        let reference = SecretRef { name: secret, ..SecretRef::default() };
-        match identity(from, &reference, self.objects, self.files) {
+        let reference = ObjectRef { name: secret, ..ObjectRef::default() };
+        match identity(from, &reference, "InvalidCertificateRef", self.objects, self.files) {
             Ok(found) if !self.settings.refused.contains(&at.secure) => {
-                self.sites.add_listener(at.secure, hostname.clone(), &[found], TlsEnding::Here)
+                let profile = Profile { identities: vec![found], ..Profile::default() };
+                self.sites.add_listener(at.secure, hostname.clone(), profile, TlsEnding::Here)
             }
             Ok(_) => false,
             Err((_, why)) => {

@@ -1,23 +1,23 @@
-//! Listeners of gateways: which are valid, where they are bound, which certificates they have.
+//! Listeners: which are valid, where they are bound, which certificates they have.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use flatout_tls::{Certificate, Identity};
+use flatout_tls::{ClientCertificates, Identity, Profile};
 use serde_json::{Value, json};
 
 use super::Settings;
-use super::address::assigned;
 use super::certificate::Files;
-use super::grant::{Referrer, is_granted};
+use super::certificate_refs::identity;
+use super::client_validation::ClientRules;
+use super::gateway::GatewayState;
+use super::grant::Referrer;
 use super::hostname::HostName;
-use crate::condition::{Condition, StatusUpdate};
-use crate::kinds::gateway::{AllowedKind, Gateway, Listener, SecretRef};
-use crate::kinds::{GATEWAY_GROUP, ObjectKey};
-use crate::objects::{Objects, find_kind};
+use super::listener_set::SetState;
+use crate::condition::Condition;
+use crate::kinds::GATEWAY_GROUP;
+use crate::kinds::gateway::{AllowedKind, Gateway, Listener};
+use crate::objects::Objects;
 
 /// The kinds of routes that attach to listeners for HTTP.
 const ROUTE_KINDS: &[&str] = &["HTTPRoute", "GRPCRoute"];
@@ -29,17 +29,8 @@ const TLS_ROUTE_KINDS: &[&str] = &["TLSRoute"];
 const PROTOCOLS: [(&str, &[&str]); 3] =
     [("HTTP", ROUTE_KINDS), ("HTTPS", ROUTE_KINDS), ("TLS", TLS_ROUTE_KINDS)];
 
-/// Listeners of one gateway, as the standard limits them.
+/// Listeners of one object, as the standard limits them.
 const LISTENERS_MAX: usize = 64;
-
-/// A gateway of this controller.
-pub(super) struct GatewayState<'o> {
-    pub(super) gateway: &'o Gateway,
-    pub(super) listeners: Vec<ListenerState<'o>>,
-    pub(super) address: Option<IpAddr>,
-    /// Why none of its listeners is served.
-    refusal: Option<Condition>,
-}
 
 /// Where the TLS of a listener's connections ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,17 +39,36 @@ pub(super) enum TlsEnding {
     None,
     /// Here.
     Here,
+    /// Here, and what is inside is passed on as it is.
+    Inside,
     /// At the servers: connections are passed on as they are.
     Behind,
+}
+
+impl TlsEnding {
+    /// Whether clients are shown a certificate.
+    pub(super) fn is_here(self) -> bool {
+        matches!(self, TlsEnding::Here | TlsEnding::Inside)
+    }
+
+    /// Whether connections are passed on, and have no requests.
+    pub(super) fn passes_on(self) -> bool {
+        matches!(self, TlsEnding::Inside | TlsEnding::Behind)
+    }
 }
 
 /// A listener of a gateway.
 pub(super) struct ListenerState<'o> {
     pub(super) listener: &'o Listener,
+    /// The ListenerSet that it is of, among those of the gateway; none: it is the gateway's own.
+    pub(super) set: Option<usize>,
+    /// The namespace of the object that it is of.
+    pub(super) namespace: &'o str,
     pub(super) hostname: HostName,
     /// Where it is bound; none if it is not served.
     pub(super) bind: Option<SocketAddr>,
-    pub(super) identities: Vec<Identity>,
+    identities: Vec<Identity>,
+    clients: Option<ClientCertificates>,
     /// The kinds of routes that may attach.
     pub(super) kinds: Vec<&'static str>,
     pub(super) attached: usize,
@@ -67,23 +77,51 @@ pub(super) struct ListenerState<'o> {
 
 impl ListenerState<'_> {
     pub(super) fn is_https(&self) -> bool {
-        self.listener.protocol == "HTTPS"
+        self.ending() == TlsEnding::Here
     }
 
     /// What becomes of its connections.
     pub(super) fn ending(&self) -> TlsEnding {
-        match self.listener.protocol.as_str() {
-            "HTTPS" => TlsEnding::Here,
-            "TLS" => TlsEnding::Behind,
-            _ => TlsEnding::None,
+        ending(self.listener)
+    }
+
+    /// What its clients are shown, and what is required of them. Connections to another listener at its port are no way to its sites.
+    pub(super) fn profile(&self) -> Profile {
+        Profile {
+            identities: self.identities.clone(),
+            clients: self.clients.clone(),
+            realm: self.hostname.to_string(),
+            is_opaque: self.ending() == TlsEnding::Inside,
+            ..Profile::default()
         }
+    }
+
+    pub(super) fn is_accepted(&self) -> bool {
+        !self.has_fault("Accepted")
     }
 
     fn has_fault(&self, name: &str) -> bool {
         self.faults.iter().any(|fault| fault.name == name)
     }
 
-    fn status(&self, generation: i64) -> Value {
+    /// Notes a fault, unless there is one with the same condition.
+    fn add_fault(&mut self, fault: Condition) {
+        if !self.has_fault(fault.name) {
+            self.faults.push(fault);
+        }
+    }
+
+    /// Another listener has its place.
+    fn conflict(&mut self, reason: &'static str, message: String) {
+        self.faults.retain(|it| !["Accepted", "Programmed", "Conflicted"].contains(&it.name));
+        for name in ["Accepted", "Programmed"] {
+            self.faults.push(Condition::bad(name, reason, message.clone()));
+        }
+        self.faults.push(Condition { is_true: true, ..Condition::bad("Conflicted", reason, message) });
+        self.bind = None;
+    }
+
+    pub(super) fn status(&self, generation: i64) -> Value {
         let usual = ["Accepted", "ResolvedRefs", "Programmed"].into_iter();
         let good = usual.filter(|name| !self.has_fault(name)).map(Condition::good);
         let conflicted =
@@ -101,169 +139,184 @@ impl ListenerState<'_> {
     }
 }
 
-impl GatewayState<'_> {
-    /// Its status, once routes are attached.
-    pub(super) fn status(&self, settings: &Settings) -> Option<Arc<StatusUpdate>> {
-        let metadata = &self.gateway.metadata;
-        let generation = metadata.generation;
-        let is_bad = self.listeners.iter().any(|it| it.bind.is_none());
-        let is_any_accepted = self.listeners.iter().any(|it| !it.has_fault("Accepted"));
-        let message = "some listeners are not served".to_owned();
-        let conditions = match &self.refusal {
-            Some(refusal) if refusal.name == "Programmed" => {
-                vec![Condition::good("Accepted"), refusal.clone()]
+/// What the listeners of a gateway are made of.
+pub(super) struct Listening<'l, 'o> {
+    pub(super) objects: &'o Objects,
+    pub(super) settings: &'l Settings,
+    pub(super) files: &'l mut Files,
+    pub(super) address: Option<IpAddr>,
+    pub(super) rules: &'l ClientRules,
+}
+
+impl<'o> Listening<'_, 'o> {
+    /// The listeners of a gateway, and those of its ListenerSets: of two for the same, the first is served.
+    pub(super) fn of_gateway(
+        mut self,
+        gateway: &'o Gateway,
+        sets: &[SetState<'o>],
+    ) -> Vec<ListenerState<'o>> {
+        let mut states: Vec<ListenerState<'o>> = Vec::new();
+        let own = Owner { kind: "Gateway", set: None, namespace: &gateway.metadata.namespace };
+        self.add(own, &gateway.spec.listeners, &mut states);
+        for (at, SetState { set, refusal }) in sets.iter().enumerate() {
+            if refusal.is_none() {
+                let owner = Owner { kind: "ListenerSet", set: Some(at), namespace: &set.metadata.namespace };
+                self.add(owner, &set.spec.listeners, &mut states);
             }
-            Some(refusal) => {
-                vec![refusal.clone(), Condition::bad("Programmed", "Invalid", refusal.message.clone())]
-            }
-            None if !is_any_accepted && is_bad => {
-                let message = "no listener is accepted";
-                vec![
-                    Condition::bad("Accepted", "ListenersNotValid", message),
-                    Condition::bad("Programmed", "Invalid", message),
-                ]
-            }
-            None if is_bad => vec![
-                Condition { reason: "ListenersNotValid", message, ..Condition::good("Accepted") },
-                Condition::good("Programmed"),
-            ],
-            None => vec![Condition::good("Accepted"), Condition::good("Programmed")],
-        };
-        let published = match self.address {
-            _ if !settings.published.is_empty() => settings.published.clone(),
-            Some(address) if !address.is_unspecified() => vec![address.to_string()],
-            _ => Vec::new(),
-        };
-        let kind_of = |text: &str| if text.parse::<IpAddr>().is_ok() { "IPAddress" } else { "Hostname" };
-        let addresses: Vec<Value> =
-            published.iter().map(|text| json!({"type": kind_of(text), "value": text})).collect();
-        let conditions: Vec<Value> = conditions.iter().map(|it| it.json(generation)).collect();
-        let listeners: Vec<Value> = self.listeners.iter().map(|it| it.status(generation)).collect();
-        let mut status = json!({"conditions": conditions, "listeners": listeners});
-        if !addresses.is_empty() {
-            status["addresses"] = Value::Array(addresses);
         }
-        let kind = find_kind(&format!("{GATEWAY_GROUP}/v1"), "Gateway")?;
-        Some(Arc::new(StatusUpdate { kind, key: metadata.key(), status, notes: Vec::new() }))
+        states
     }
-}
 
-/// The gateways of this controller, the oldest first.
-pub(super) fn gateways<'o>(
-    objects: &'o Objects,
-    settings: &Settings,
-    files: &mut Files,
-) -> Vec<GatewayState<'o>> {
-    let is_ours = |it: &&Gateway| {
-        let class = objects.gateway_classes.get(&ObjectKey::new("", &it.spec.gateway_class_name));
-        class.is_some_and(|class| class.spec.controller_name == settings.controller_name)
-    };
-    let mut ours: Vec<&Gateway> = objects.gateways.values().filter(is_ours).collect();
-    ours.sort_by_key(|gateway| gateway.metadata.age());
-    let addresses = assigned(&ours, settings);
-    let mut states = Vec::new();
-    for (gateway, address) in ours.into_iter().zip(addresses) {
-        let (address, refusal) = match address {
-            Ok(address) => (Some(address), None),
-            Err(refusal) => (None, Some(refusal)),
+    fn add(&mut self, owner: Owner<'o>, listeners: &'o [Listener], states: &mut Vec<ListenerState<'o>>) {
+        for listener in listeners.iter().take(LISTENERS_MAX) {
+            let mut state = self.checked(owner, listener);
+            match conflict(&state, states) {
+                Some((reason, message)) => state.conflict(reason, message),
+                None => self.bind(&mut state),
+            }
+            states.push(state);
+        }
+    }
+
+    /// A listener with its faults, apart from others.
+    fn checked(
+        &mut self,
+        Owner { kind, set, namespace }: Owner<'o>,
+        listener: &'o Listener,
+    ) -> ListenerState<'o> {
+        let mut state = ListenerState {
+            listener,
+            set,
+            namespace,
+            hostname: HostName::Any,
+            bind: None,
+            identities: Vec::new(),
+            clients: None,
+            kinds: Vec::new(),
+            attached: 0,
+            faults: Vec::new(),
         };
-        let listeners = listeners(gateway, address, (objects, settings), files);
-        states.push(GatewayState { gateway, listeners, address, refusal });
-    }
-    across(&mut states);
-    states
-}
-
-fn listeners<'o>(
-    gateway: &'o Gateway,
-    address: Option<IpAddr>,
-    (objects, settings): (&Objects, &Settings),
-    files: &mut Files,
-) -> Vec<ListenerState<'o>> {
-    let mut states: Vec<ListenerState<'o>> = Vec::new();
-    for listener in gateway.spec.listeners.iter().take(LISTENERS_MAX) {
-        let mut faults = Vec::new();
-        let hostname = HostName::parse(listener.hostname.as_deref()).unwrap_or_else(|why| {
-            faults.push(Condition::bad("Accepted", "UnsupportedValue", why));
-            HostName::Any
-        });
+        match HostName::parse(listener.hostname.as_deref()) {
+            Ok(hostname) => state.hostname = hostname,
+            Err(why) => state.add_fault(Condition::bad("Accepted", "UnsupportedValue", why)),
+        }
         if kinds_of(&listener.protocol).is_none() {
             let message =
                 format!("the protocol {} is not supported; there are HTTP, HTTPS and TLS", listener.protocol);
-            faults.push(Condition::bad("Accepted", "UnsupportedProtocol", message));
+            state.add_fault(Condition::bad("Accepted", "UnsupportedProtocol", message));
         }
         if listener.port == 0 {
-            faults.push(Condition::bad("Accepted", "PortUnavailable", "the port 0; need 1 to 65535"));
+            let message = "the port 0; need 1 to 65535";
+            state.add_fault(Condition::bad("Accepted", "PortUnavailable", message));
         }
-        let kinds = allowed_kinds(listener, &mut faults);
-        let identities = match listener.protocol.as_str() {
-            "HTTPS" => identities(gateway, listener, objects, files, &mut faults),
-            "TLS" => {
-                check_passthrough(listener, &mut faults);
-                Vec::new()
-            }
-            _ => Vec::new(),
-        };
-        for other in states.iter().filter(|it| it.listener.port == listener.port) {
-            if !fit_together(&other.listener.protocol, &listener.protocol) {
-                let message =
-                    format!("the listener {} has another protocol at this port", other.listener.name);
-                faults.push(Condition {
-                    is_true: true,
-                    ..Condition::bad("Conflicted", "ProtocolConflict", message)
-                });
-            } else if other.hostname == hostname {
-                let message = format!("the listener {} has the same port and host name", other.listener.name);
-                faults.push(Condition {
-                    is_true: true,
-                    ..Condition::bad("Conflicted", "HostnameConflict", message)
-                });
-            } else {
-                continue;
-            }
-            break;
+        allow_kinds(&mut state);
+        let ending = state.ending();
+        if ending.is_here() {
+            self.find_certificates(Referrer { group: GATEWAY_GROUP, kind, namespace }, &mut state);
         }
-        states.push(ListenerState { listener, hostname, bind: None, identities, kinds, attached: 0, faults });
+        if ending == TlsEnding::Here {
+            let rule = self.rules.at(listener.port).clone();
+            rule.faults.into_iter().for_each(|fault| state.add_fault(fault));
+            state.clients = rule.clients;
+        }
+        state
     }
-    for state in &mut states {
-        let bind = address.map(|address| SocketAddr::new(address, state.listener.port));
-        if bind.is_some_and(|bind| settings.refused.contains(&bind)) {
+
+    /// Finds the certificates of a listener.
+    fn find_certificates(&mut self, from: Referrer<'_>, state: &mut ListenerState<'_>) {
+        let mode = tls_mode(state.listener);
+        if mode != "Terminate" {
+            let protocol = &state.listener.protocol;
+            let message = format!("got the TLS mode {mode} of a listener for {protocol}, need Terminate");
+            return state.add_fault(Condition::bad("Accepted", "UnsupportedValue", message));
+        }
+        let references = state.listener.tls.as_ref().map(|tls| &tls.certificate_refs[..]).unwrap_or_default();
+        if references.is_empty() {
+            let message = "the listener has no certificate";
+            state.add_fault(Condition::bad("ResolvedRefs", "InvalidCertificateRef", message));
+        }
+        for reference in references {
+            match identity(from, reference, "InvalidCertificateRef", self.objects, self.files) {
+                Ok(identity) => state.identities.push(identity),
+                Err((reason, message)) => state.add_fault(Condition::bad("ResolvedRefs", reason, message)),
+            }
+        }
+    }
+
+    /// Binds a listener, if it can be served. Routes of kinds that are not supported attach to nothing, but the others do; and one
+    /// certificate is enough.
+    fn bind(&self, state: &mut ListenerState<'_>) {
+        let bind = self.address.map(|address| SocketAddr::new(address, state.listener.port));
+        if bind.is_some_and(|bind| self.settings.refused.contains(&bind)) {
             let message = "the machine refuses the address and port; it is tried again";
-            state.faults.push(Condition::bad("Accepted", "PortUnavailable", message));
+            state.add_fault(Condition::bad("Accepted", "PortUnavailable", message));
         }
-        // Routes of kinds that are not supported attach to nothing, but the others do.
-        let is_served = !state.faults.iter().any(|fault| fault.reason != "InvalidRouteKinds")
-            || (state.is_https()
-                && !state.identities.is_empty()
-                && !state.has_fault("Accepted")
-                && !state.has_fault("Conflicted"));
-        match address.filter(|_| is_served && !state.kinds.is_empty()) {
-            Some(_) => state.bind = bind,
-            None => state.faults.push(Condition::bad("Programmed", "Invalid", "the listener is not served")),
+        let has_certificate = !state.ending().is_here() || !state.identities.is_empty();
+        state.bind = bind.filter(|_| state.is_accepted() && has_certificate && !state.kinds.is_empty());
+        if state.bind.is_none() {
+            state.add_fault(Condition::bad("Programmed", "Invalid", "the listener is not served"));
         }
     }
-    states
 }
 
-/// Listeners of different gateways at one address: with another protocol, only the older one is served.
-fn across(states: &mut [GatewayState<'_>]) {
+/// The object that listeners are of.
+#[derive(Clone, Copy)]
+struct Owner<'o> {
+    kind: &'static str,
+    set: Option<usize>,
+    namespace: &'o str,
+}
+
+/// Whether an older listener of the gateway has the place of this one.
+fn conflict(state: &ListenerState<'_>, older: &[ListenerState<'_>]) -> Option<(&'static str, String)> {
+    let Listener { port, protocol, .. } = state.listener;
+    let here = older.iter().filter(|it| it.listener.port == *port && !it.has_fault("Conflicted"));
+    for other in here {
+        let name = &other.listener.name;
+        if !fit_together(&other.listener.protocol, protocol) {
+            return Some((
+                "ProtocolConflict",
+                format!("the listener {name} has another protocol at this port"),
+            ));
+        }
+        if other.hostname == state.hostname {
+            return Some((
+                "HostnameConflict",
+                format!("the listener {name} has the same port and host name"),
+            ));
+        }
+    }
+    None
+}
+
+/// Listeners of different gateways at one address: with another protocol, or other rules for clients, only the older one is served.
+pub(super) fn across(states: &mut [GatewayState<'_>]) {
     let mut protocols: BTreeMap<SocketAddr, String> = BTreeMap::new();
-    let mut of_names: BTreeMap<(SocketAddr, HostName), String> = BTreeMap::new();
+    let mut of_names = BTreeMap::new();
     for state in states.iter_mut().flat_map(|gateway| &mut gateway.listeners) {
         let Some(bind) = state.bind else { continue };
         let own = &state.listener.protocol;
         let known = protocols.entry(bind).or_insert_with(|| own.clone());
-        let of_name = of_names.entry((bind, state.hostname.clone())).or_insert_with(|| own.clone());
-        let other = (!fit_together(known, own)).then_some(&*known).or((of_name != own).then_some(of_name));
-        if let Some(other) = other {
-            let message = format!("an older gateway has {other} at {bind}");
-            state.faults.push(Condition {
-                is_true: true,
-                ..Condition::bad("Conflicted", "ProtocolConflict", message)
-            });
-            state.faults.push(Condition::bad("Programmed", "Invalid", "the listener is not served"));
-            state.bind = None;
+        let rules = (state.ending(), state.clients.clone());
+        let of_name = of_names.entry((bind, state.hostname.clone())).or_insert_with(|| rules.clone());
+        if !fit_together(known, own) {
+            state.conflict("ProtocolConflict", format!("an older gateway has {known} at {bind}"));
+        } else if *of_name != rules {
+            let message = format!(
+                "an older gateway has this host name at {bind}, with another end of TLS or other client certificates"
+            );
+            state.conflict("ProtocolConflict", message);
         }
+    }
+}
+
+/// What becomes of the connections of a listener.
+fn ending(listener: &Listener) -> TlsEnding {
+    match listener.protocol.as_str() {
+        "HTTPS" => TlsEnding::Here,
+        "TLS" if tls_mode(listener) == "Passthrough" => TlsEnding::Behind,
+        "TLS" => TlsEnding::Inside,
+        _ => TlsEnding::None,
     }
 }
 
@@ -272,7 +325,7 @@ fn kinds_of(protocol: &str) -> Option<&'static [&'static str]> {
     PROTOCOLS.iter().find(|(known, _)| *known == protocol).map(|(_, kinds)| *kinds)
 }
 
-/// Whether listeners with these protocols can share an address and port: names tell TLS that ends here from TLS that is passed on.
+/// Whether listeners with these protocols can share an address and port: names tell what becomes of connections with TLS.
 fn fit_together(one: &str, other: &str) -> bool {
     one == other || [one, other].iter().all(|it| ["HTTPS", "TLS"].contains(it))
 }
@@ -282,27 +335,13 @@ fn tls_mode(listener: &Listener) -> &str {
     listener.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate")
 }
 
-fn passes_on(listener: &Listener) -> bool {
-    tls_mode(listener) == "Passthrough"
-}
-
-/// Checks a listener for TLS: connections are passed on, and never end here.
-fn check_passthrough(listener: &Listener, faults: &mut Vec<Condition>) {
-    if !passes_on(listener) {
-        let mode = tls_mode(listener);
-        let message = format!(
-            "a listener for TLS needs the TLS mode Passthrough, got {mode}; use HTTPS to end it here"
-        );
-        faults.push(Condition::bad("Accepted", "UnsupportedValue", message));
-    }
-}
-
-fn allowed_kinds(listener: &Listener, faults: &mut Vec<Condition>) -> Vec<&'static str> {
-    let given = listener.allowed_routes.as_ref().map(|allowed| &allowed.kinds[..]).unwrap_or_default();
-    let kinds = kinds_of(&listener.protocol).filter(|_| listener.protocol != "TLS" || passes_on(listener));
-    let Some(kinds) = kinds else { return Vec::new() };
+/// Finds the kinds of routes that may attach to a listener.
+fn allow_kinds(state: &mut ListenerState<'_>) {
+    let Some(kinds) = kinds_of(&state.listener.protocol) else { return };
+    let given = state.listener.allowed_routes.as_ref().map(|allowed| &allowed.kinds[..]).unwrap_or_default();
     if given.is_empty() {
-        return kinds.to_vec();
+        state.kinds = kinds.to_vec();
+        return;
     }
     let known = |it: &AllowedKind| {
         let is_ours = it.group.as_deref().is_none_or(|group| group == GATEWAY_GROUP);
@@ -310,77 +349,7 @@ fn allowed_kinds(listener: &Listener, faults: &mut Vec<Condition>) -> Vec<&'stat
     };
     if let Some(unknown) = given.iter().find(|it| known(it).is_none()) {
         let message = format!("routes of the kind {} do not fit the protocol", unknown.kind);
-        faults.push(Condition::bad("ResolvedRefs", "InvalidRouteKinds", message));
+        state.add_fault(Condition::bad("ResolvedRefs", "InvalidRouteKinds", message));
     }
-    given.iter().filter_map(known).collect()
-}
-
-/// The certificates of a listener, as files that are written before the plan is applied.
-fn identities(
-    gateway: &Gateway,
-    listener: &Listener,
-    objects: &Objects,
-    files: &mut Files,
-    faults: &mut Vec<Condition>,
-) -> Vec<Identity> {
-    let tls = listener.tls.clone().unwrap_or_default();
-    if tls.mode.as_deref().is_some_and(|mode| mode != "Terminate") {
-        let message = "a listener for HTTPS needs the TLS mode Terminate";
-        faults.push(Condition::bad("Accepted", "UnsupportedValue", message));
-        return Vec::new();
-    }
-    if tls.certificate_refs.is_empty() {
-        faults.push(Condition::bad(
-            "ResolvedRefs",
-            "InvalidCertificateRef",
-            "the listener has no certificate",
-        ));
-        return Vec::new();
-    }
-    let from = Referrer { group: GATEWAY_GROUP, kind: "Gateway", namespace: &gateway.metadata.namespace };
-    let mut found = Vec::new();
-    for reference in &tls.certificate_refs {
-        match identity(from, reference, objects, files) {
-            Ok(identity) => found.push(identity),
-            Err((reason, message)) => faults.push(Condition::bad("ResolvedRefs", reason, message)),
-        }
-    }
-    // One condition of each type.
-    let mut is_first = true;
-    faults.retain(|fault| fault.name != "ResolvedRefs" || std::mem::take(&mut is_first));
-    found
-}
-
-/// The certificate in a Secret.
-pub(super) fn identity(
-    from: Referrer<'_>,
-    reference: &SecretRef,
-    objects: &Objects,
-    files: &mut Files,
-) -> Result<Identity, (&'static str, String)> {
-    const INVALID: &str = "InvalidCertificateRef";
-    let kind = reference.kind.as_deref().unwrap_or("Secret");
-    if kind != "Secret" || reference.group.as_deref().is_some_and(|group| !group.is_empty()) {
-        return Err((INVALID, format!("a certificate of the kind {kind}; only Secrets are supported")));
-    }
-    let key = ObjectKey::new(reference.namespace.as_deref().unwrap_or(from.namespace), &reference.name);
-    if !is_granted(objects, from, "Secret", &key) {
-        let message =
-            format!("the Secret {key} is in another namespace, and no ReferenceGrant there allows it");
-        return Err(("RefNotPermitted", message));
-    }
-    let secret = objects.secrets.get(&key).ok_or_else(|| (INVALID, format!("there is no Secret {key}")))?;
-    let value = |name: &str| -> Result<Vec<u8>, (&'static str, String)> {
-        if let Some(text) = secret.string_data.get(name) {
-            return Ok(text.clone().into_bytes());
-        }
-        let text =
-            secret.data.get(name).ok_or_else(|| (INVALID, format!("the Secret {key} has no {name}")))?;
-        let decoded = STANDARD.decode(text.split_whitespace().collect::<String>());
-        decoded.map_err(|_| (INVALID, format!("the Secret {key}: {name} is not Base64")))
-    };
-    let (certificate, key_pem) = (value("tls.crt")?, value("tls.key")?);
-    Certificate::check(&certificate, &key_pem)
-        .map_err(|why| (INVALID, format!("the Secret {key}: {why}")))?;
-    Ok(Identity::new(files.add("crt", certificate), files.add("key", key_pem)))
+    state.kinds = given.iter().filter_map(known).collect();
 }

@@ -3,7 +3,9 @@
 //! ```text
 //! change of ── endpoints ──> the servers of their upstreams
 //!           ├─ a route ────> its record; those of all others are placed again
-//!           └─ anything else: everything
+//!           ├─ a service ──> the records of the routes that lead to it
+//!           ├─ gateways, certificates, policies, Ingresses: looked at each time; other surroundings of routes make all records anew
+//!           └─ namespaces, grants: everything
 //! ```
 //!
 //! The result is always the one that a translation of all objects has.
@@ -18,8 +20,10 @@ use super::backend::{FormerUpstreams, UpstreamBackend, Upstreams};
 use super::certificate::Files;
 use super::ingress::IngressParts;
 use super::record::{Parts, RouteRecord};
+use super::route_policy::RoutePolicies;
 use super::site::{FinishedSites, FormerSites, Sites};
-use super::{Settings, Translation, class_statuses, listener};
+use super::surroundings::Surroundings;
+use super::{Settings, Translation, class_statuses, gateway};
 use crate::kinds::ObjectKey;
 use crate::objects::{ObjectChanges, Objects};
 
@@ -37,7 +41,7 @@ struct Known {
     upstreams: Vec<Upstream>,
     backends: Vec<UpstreamBackend>,
     /// None, if rules were refused: then all are tried again.
-    records: Option<Records>,
+    records: Option<(Surroundings, Records)>,
     sites: Option<FormerSites>,
 }
 
@@ -48,19 +52,25 @@ type Records = HashMap<(&'static str, ObjectKey), Arc<RouteRecord>>;
 struct Round<'r> {
     refused: &'r BTreeMap<String, String>,
     former_upstreams: FormerUpstreams<'r>,
-    records: Option<&'r Records>,
+    records: Option<&'r (Surroundings, Records)>,
     former_sites: Option<&'r FormerSites>,
     changed: &'r ObjectChanges,
 }
 
 impl Translator {
-    /// Notes what has changed since the last translation.
+    /// Notes what has changed, for the next translation.
     pub(crate) fn note(&mut self, changed: ObjectChanges) {
         self.changed.add(changed);
     }
 
-    /// Translates the objects.
-    pub(crate) fn translate(&mut self, objects: &Objects, settings: &Settings) -> Translation {
+    /// Translates the objects, in which this has changed since it was noted last.
+    pub(crate) fn translate(
+        &mut self,
+        objects: &Objects,
+        changed: ObjectChanges,
+        settings: &Settings,
+    ) -> Translation {
+        self.note(changed);
         let changed = std::mem::replace(&mut self.changed, ObjectChanges::none());
         let known = self.known.take();
         let near = known.as_ref().filter(|it| !changed.is_other && it.settings == *settings);
@@ -117,12 +127,15 @@ impl Round<'_> {
         self,
         objects: &Objects,
         settings: &Settings,
-    ) -> (Translation, Vec<(String, String)>, Records, Option<FormerSites>) {
+    ) -> (Translation, Vec<(String, String)>, (Surroundings, Records), Option<FormerSites>) {
         let Round { refused, former_upstreams, records, former_sites, changed } = self;
         let mut files = Files::below(&settings.folder);
         let mut statuses = class_statuses(objects, settings);
-        let mut gateways = listener::gateways(objects, settings, &mut files);
+        let mut gateways = gateway::gateways(objects, settings, &mut files);
         let mut upstreams = Upstreams::new(objects, &mut files, former_upstreams);
+        let mut policies = RoutePolicies::new(objects);
+        let surroundings = Surroundings::of(&gateways, &upstreams.policies, policies.shapes());
+        let records = records.filter(|(known, _)| *known == surroundings).map(|(_, records)| records);
         let mut sites = Sites::default();
         sites.add_listeners(&gateways);
         let parts = &mut Parts {
@@ -131,6 +144,7 @@ impl Round<'_> {
             gateways: &mut gateways,
             upstreams: &mut upstreams,
             sites: &mut sites,
+            policies: &mut policies,
             refused,
         };
         let mut made = Records::new();
@@ -138,16 +152,17 @@ impl Round<'_> {
             let head = route.head();
             let place = (head.kind, head.metadata.key());
             let known = records.filter(|_| !changed.routes.contains(&place)).and_then(|it| it.get(&place));
-            let record = match known {
+            let record = match known.filter(|it| !it.leads_to(&changed.definitions)) {
                 Some(known) if parts.upstreams.use_again(&known.uses) => known.clone(),
                 _ => Arc::new(parts.make(route)),
             };
-            statuses.extend(parts.place(&record, age));
+            statuses.extend(parts.place(&record, &place, age));
             made.insert(place, record);
         }
-        statuses.extend(gateways.iter().filter_map(|gateway| gateway.status(settings)));
+        statuses.extend(gateways.iter().flat_map(|gateway| gateway.statuses(settings)));
         statuses.extend(upstreams.policies.statuses(settings));
-        let mut rates = Vec::new();
+        statuses.extend(policies.statuses(settings));
+        let mut rates = policies.rates;
         let ingresses = IngressParts {
             objects,
             settings,
@@ -166,6 +181,6 @@ impl Round<'_> {
         let next = right.map(|right| FormerSites::of(&sites.sites, &site_listen, right));
         let translation =
             Translation { sites, site_listen, site_secure, files, statuses, assigned, backends };
-        (translation, removed, made, next)
+        (translation, removed, (surroundings, made), next)
     }
 }

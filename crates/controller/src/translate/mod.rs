@@ -1,7 +1,7 @@
 //! Objects in, a plan out: a pure function.
 //!
 //! ```text
-//! Gateways ── listener: valid, bound, certificates ──> listeners ─┐
+//! Gateways, ListenerSets ── listener: valid, bound, ... ──> listeners ─┐
 //! routes ──── attach: parents, namespaces, host names ────────────┼─> sites, one for each address and host name
 //! TLSRoutes ─ pass_on: connections that are not looked into ──────┤
 //!        ──── rule: matching, filter, backend ── upstreams ───────┤
@@ -16,18 +16,24 @@ mod any_route;
 mod attach;
 mod backend;
 mod certificate;
+mod certificate_refs;
+mod client_validation;
 mod endpoint;
 mod filter;
+mod gateway;
 mod grant;
 mod hostname;
 mod ingress;
 mod listener;
+mod listener_set;
 mod memo;
 mod policy;
 mod precedence;
 mod record;
+mod route_policy;
 mod rule;
 mod site;
+mod surroundings;
 #[cfg(test)]
 mod tests;
 
@@ -49,7 +55,7 @@ pub(crate) use self::precedence::parsed;
 pub(crate) use self::site::{health_site, number};
 use crate::condition::{Condition, StatusUpdate};
 use crate::kinds::{GATEWAY_GROUP, Object, ObjectKey};
-use crate::objects::{Objects, find_kind};
+use crate::objects::{ObjectChanges, Objects, find_kind};
 
 /// The name of this controller in classes.
 pub const CONTROLLER_NAME: &str = "flatout.dev/controller";
@@ -97,7 +103,7 @@ pub struct Translation {
 
 /// Translates all objects. A rule that the site layer refuses is left out, and said to be refused: that takes another translation.
 pub fn translate(objects: &Objects, settings: &Settings) -> Translation {
-    Translator::default().translate(objects, settings)
+    Translator::default().translate(objects, ObjectChanges::default(), settings)
 }
 
 /// The statuses of the classes of this controller.
@@ -125,11 +131,16 @@ fn class_statuses(objects: &Objects, settings: &Settings) -> Vec<Arc<StatusUpdat
 /// The features of the Gateway API that are supported, in the standard's order: sorted by name.
 pub const FEATURES: &[&str] = &[
     "BackendTLSPolicy",
+    "BackendTLSPolicySANValidation",
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",
     "Gateway",
     "GatewayAddressEmpty",
+    "GatewayBackendClientCertificate",
+    "GatewayFrontendClientCertificateValidation",
+    "GatewayFrontendClientCertificateValidationInsecureFallback",
     "GatewayHTTPListenerIsolation",
+    "GatewayHTTPSListenerDetectMisdirectedRequests",
     "GatewayPort8080",
     "GatewayStaticAddresses",
     "HTTPRoute",
@@ -141,6 +152,7 @@ pub const FEATURES: &[&str] = &[
     "HTTPRouteBackendRequestHeaderModification",
     "HTTPRouteBackendTimeout",
     "HTTPRouteCORS",
+    "HTTPRouteDestinationPortMatching",
     "HTTPRouteHostRewrite",
     "HTTPRouteMethodMatching",
     "HTTPRouteNamedRouteRule",
@@ -149,9 +161,15 @@ pub const FEATURES: &[&str] = &[
     "HTTPRoutePathRewrite",
     "HTTPRoutePortRedirect",
     "HTTPRouteQueryParamMatching",
+    "HTTPRouteRequestMirror",
+    "HTTPRouteRequestMultipleMirrors",
+    "HTTPRouteRequestPercentageMirror",
     "HTTPRouteRequestTimeout",
     "HTTPRouteResponseHeaderModification",
     "HTTPRouteSchemeRedirect",
+    "ListenerSet",
     "ReferenceGrant",
     "TLSRoute",
+    "TLSRouteModeMixed",
+    "TLSRouteModeTerminate",
 ];

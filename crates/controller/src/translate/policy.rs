@@ -6,15 +6,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use flatout_tls::Certificate;
+use flatout_tls::SubjectName;
 use serde_json::{Value, json};
 
 use super::Settings;
 use super::certificate::Files;
+use super::certificate_refs::bundle;
+use super::grant::Referrer;
 use crate::condition::{Condition, StatusUpdate};
-use crate::kinds::policy::{AuthorityRef, BackendTlsPolicy};
-use crate::kinds::{GATEWAY_GROUP, ObjectKey};
-use crate::objects::{Objects, find_kind};
+use crate::kinds::policy::{AlternativeName, BackendTlsPolicy};
+use crate::kinds::{GATEWAY_GROUP, Metadata, ObjectKey};
+use crate::objects::{KINDS, Objects};
 
 /// Gateways in the status of a policy, as the standard limits them.
 const ANCESTORS_MAX: usize = 16;
@@ -24,6 +26,8 @@ const ANCESTORS_MAX: usize = 16;
 pub(super) struct CheckedTls {
     /// The name for SNI, which certificates must have.
     pub(super) name: String,
+    /// The names of which certificates must have one, instead of that one; empty: that one.
+    pub(super) alternatives: Vec<SubjectName>,
     /// The file with CA certificates.
     pub(super) authorities: PathBuf,
 }
@@ -76,6 +80,15 @@ impl<'o> Policies<'o> {
         Some(state.tls.clone().map_err(invalid))
     }
 
+    /// What each target demands, or the policy that is invalid.
+    pub(super) fn by_target(&self) -> BTreeMap<(ObjectKey, Option<String>), Result<CheckedTls, ObjectKey>> {
+        let demand = |at: usize| {
+            let state = &self.states[at];
+            state.tls.clone().map_err(|()| state.policy.metadata.key())
+        };
+        self.targets.iter().map(|(target, at)| (target.clone(), demand(*at))).collect()
+    }
+
     /// Notes that routes of a gateway lead to a service.
     pub(super) fn add_ancestor(&mut self, service: &ObjectKey, gateway: &ObjectKey) {
         for state in self.states.iter_mut().filter(|it| it.policy.metadata.namespace == service.namespace) {
@@ -88,29 +101,36 @@ impl<'o> Policies<'o> {
 
     /// The statuses of those that concern a gateway of this controller.
     pub(super) fn statuses(&self, settings: &Settings) -> Vec<Arc<StatusUpdate>> {
-        let Some(kind) = find_kind(&format!("{GATEWAY_GROUP}/v1"), "BackendTLSPolicy") else {
-            return Vec::new();
-        };
         let used = self.states.iter().filter(|it| !it.ancestors.is_empty());
-        let status = |state: &PolicyState<'_>| {
-            let generation = state.policy.metadata.generation;
-            let conditions: Vec<Value> = state.conditions.iter().map(|it| it.json(generation)).collect();
-            let ancestor = |gateway: &ObjectKey| {
-                json!({
-                    "ancestorRef": {
-                        "group": GATEWAY_GROUP, "kind": "Gateway", "namespace": gateway.namespace, "name": gateway.name,
-                    },
-                    "controllerName": settings.controller_name,
-                    "conditions": conditions,
-                })
-            };
-            let ancestors: Vec<Value> = state.ancestors.iter().take(ANCESTORS_MAX).map(ancestor).collect();
-            let key = state.policy.metadata.key();
-            let status = json!({"ancestors": ancestors});
-            Arc::new(StatusUpdate { kind, key, status, notes: Vec::new() })
+        let status = |it: &PolicyState<'_>| {
+            policy_status("BackendTLSPolicy", &it.policy.metadata, &it.conditions, &it.ancestors, settings)
         };
-        used.map(status).collect()
+        used.filter_map(status).collect()
     }
+}
+
+/// The status of a policy, for each gateway that it concerns.
+pub(super) fn policy_status(
+    kind: &'static str,
+    metadata: &Metadata,
+    conditions: &[Condition],
+    gateways: &BTreeSet<ObjectKey>,
+    settings: &Settings,
+) -> Option<Arc<StatusUpdate>> {
+    let conditions: Vec<Value> = conditions.iter().map(|it| it.json(metadata.generation)).collect();
+    let ancestor = |gateway: &ObjectKey| {
+        json!({
+            "ancestorRef": {
+                "group": GATEWAY_GROUP, "kind": "Gateway", "namespace": gateway.namespace, "name": gateway.name,
+            },
+            "controllerName": settings.controller_name,
+            "conditions": conditions,
+        })
+    };
+    let ancestors: Vec<Value> = gateways.iter().take(ANCESTORS_MAX).map(ancestor).collect();
+    let kind = KINDS.iter().find(|it| it.name == kind)?;
+    let status = json!({"ancestors": ancestors});
+    Some(Arc::new(StatusUpdate { kind, key: metadata.key(), status, notes: Vec::new() }))
 }
 
 /// What a policy demands, and its conditions.
@@ -120,22 +140,19 @@ fn checked(
     files: &mut Files,
 ) -> (Result<CheckedTls, ()>, Vec<Condition>) {
     let validation = &policy.spec.validation;
-    let unsupported = match (&validation.well_known, validation.subject_alt_names.is_empty()) {
-        (Some(name), _) => Some(format!("the well-known CA certificates {name}; name a ConfigMap")),
-        (None, false) => Some("subjectAltNames are not supported".to_owned()),
-        (None, true) => None,
+    let invalid = |message| (Err(()), vec![Condition::bad("Accepted", "Invalid", message)]);
+    if let Some(name) = &validation.well_known {
+        return invalid(format!("the well-known CA certificates {name}; name a ConfigMap"));
+    }
+    let named: Result<Vec<_>, _> = validation.subject_alt_names.iter().map(alternative).collect();
+    let mut alternatives = match named {
+        Ok(alternatives) => alternatives,
+        Err(message) => return invalid(message),
     };
-    if let Some(message) = unsupported {
-        return (Err(()), vec![Condition::bad("Accepted", "Invalid", message)]);
-    }
-    let mut bundle = Vec::new();
-    let mut fault = None;
-    for reference in &validation.authorities {
-        match authorities(reference, &policy.metadata.namespace, objects) {
-            Ok(text) => bundle.extend_from_slice(format!("{}\n", text.trim_end()).as_bytes()),
-            Err(found) => fault = fault.or(Some(found)),
-        }
-    }
+    alternatives.sort();
+    let from =
+        Referrer { group: GATEWAY_GROUP, kind: "BackendTLSPolicy", namespace: &policy.metadata.namespace };
+    let (bundle, fault) = bundle(from, &validation.authorities, "InvalidKind", objects);
     let resolved = match fault {
         Some((reason, message)) => Condition::bad("ResolvedRefs", reason, message),
         None => Condition::good("ResolvedRefs"),
@@ -145,27 +162,19 @@ fn checked(
         return (Err(()), vec![accepted, resolved]);
     }
     let authorities = files.add("ca", bundle);
-    let tls = CheckedTls { name: validation.hostname.clone(), authorities };
+    let tls = CheckedTls { name: validation.hostname.clone(), alternatives, authorities };
     (Ok(tls), vec![Condition::good("Accepted"), resolved])
 }
 
-/// The CA certificates that a reference leads to, or the reason of a condition.
-fn authorities<'o>(
-    reference: &AuthorityRef,
-    namespace: &str,
-    objects: &'o Objects,
-) -> Result<&'o str, (&'static str, String)> {
-    const INVALID: &str = "InvalidCACertificateRef";
-    if !reference.group.is_empty() || reference.kind != "ConfigMap" {
-        let message =
-            format!("CA certificates of the kind {}; only ConfigMaps are supported", reference.kind);
-        return Err(("InvalidKind", message));
+/// A name of which certificates must have one.
+///
+/// # Errors
+/// It is of an unknown type, or has no value.
+fn alternative(name: &AlternativeName) -> Result<SubjectName, String> {
+    match (name.kind.as_str(), name.hostname.as_str(), name.uri.as_str()) {
+        ("Hostname", host, _) if !host.is_empty() => Ok(SubjectName::Dns(host.to_ascii_lowercase())),
+        ("URI", _, uri) if !uri.is_empty() => Ok(SubjectName::Uri(uri.to_owned())),
+        ("Hostname" | "URI", ..) => Err(format!("a name of the type {} without a value", name.kind)),
+        (other, ..) => Err(format!("got a name of the type `{other}`, need Hostname or URI")),
     }
-    let key = ObjectKey::new(namespace, &reference.name);
-    let config = objects.config_maps.get(&key).ok_or((INVALID, format!("there is no ConfigMap {key}")))?;
-    let text = config.data.authorities.as_deref();
-    let text = text.ok_or((INVALID, format!("the ConfigMap {key} has no ca.crt")))?;
-    Certificate::check_authorities(text.as_bytes())
-        .map_err(|why| (INVALID, format!("the ConfigMap {key}: ca.crt: {why}")))?;
-    Ok(text)
 }

@@ -5,29 +5,31 @@
 //!                            (kept for the next translation)
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use flatout_site::plan::PassthroughShare;
+use flatout_tls::Identity;
 
 use super::Settings;
 use super::any_route::AnyRoute;
-use super::attach::{Attached, Attachment, RuleFaults, attach, parents_status};
+use super::attach::{Attached, Attachment, RouteHead, RuleFaults, attach, parents_status};
 use super::backend::{UpstreamOptions, Upstreams};
 use super::filter::ListenerOrigin;
+use super::gateway::GatewayState;
 use super::grant::Referrer;
 use super::hostname::HostName;
-use super::listener::GatewayState;
+use super::route_policy::RoutePolicies;
 use super::rule::{CommonRule, RankedRoute, ResolvedRule};
 use super::site::Sites;
 use crate::condition::StatusUpdate;
-use crate::kinds::route::TlsRoute;
+use crate::kinds::route::{BackendRef, TlsRoute, TlsRule};
 use crate::kinds::{GATEWAY_GROUP, ObjectKey};
 use crate::objects::{Objects, find_kind};
 
-/// What a translation has made of a route. It depends on the route, and on objects that change rarely: gateways, services, grants; not on
-/// other routes, but for the indices of upstreams.
+/// What a translation has made of a route. It depends on the route, its services, its [surroundings](super::surroundings::Surroundings),
+/// namespaces and grants; not on other routes, but for the indices of upstreams.
 #[derive(Default)]
 pub(super) struct RouteRecord {
     /// The listeners that it is attached to, as gateway and listener.
@@ -41,6 +43,13 @@ pub(super) struct RouteRecord {
     served: Vec<ServedName>,
     /// None, if no parent is of this controller.
     status: Option<Arc<StatusUpdate>>,
+}
+
+impl RouteRecord {
+    /// Whether it refers to one of these services.
+    pub(super) fn leads_to(&self, services: &BTreeSet<ObjectKey>) -> bool {
+        !services.is_empty() && self.services.iter().any(|it| services.contains(it))
+    }
 }
 
 /// What is served for a host name of a listener.
@@ -64,6 +73,7 @@ pub(super) struct Parts<'p, 'o> {
     pub(super) gateways: &'p mut Vec<GatewayState<'o>>,
     pub(super) upstreams: &'p mut Upstreams<'o>,
     pub(super) sites: &'p mut Sites,
+    pub(super) policies: &'p mut RoutePolicies<'o>,
     /// Rules that the site layer refuses, and why.
     pub(super) refused: &'p BTreeMap<String, String>,
 }
@@ -84,14 +94,8 @@ impl Parts<'_, '_> {
             self.pass_on(route, from, &attachments, (&mut faults, &mut served));
         }
         for rule in route.rules() {
-            let rule = match rule.and_then(|rule| self.known_good(rule)) {
-                Ok(rule) => ResolvedRule::new(rule, from, self.upstreams, &mut faults),
-                Err(why) => {
-                    faults.unsupported.push(why);
-                    continue;
-                }
-            };
-            match self.serve(&rule, &attachments, &mut served) {
+            let rule = rule.and_then(|rule| self.known_good(rule));
+            match rule.and_then(|rule| self.serve(&rule, head, &attachments, (&mut faults, &mut served))) {
                 Ok(()) => faults.good += 1,
                 Err(why) => faults.unsupported.push(why),
             }
@@ -115,7 +119,12 @@ impl Parts<'_, '_> {
     }
 
     /// Adds what a record has to sites and listeners. Its upstreams are there. `age` is the place of its route among all.
-    pub(super) fn place(&mut self, record: &RouteRecord, age: usize) -> Option<Arc<StatusUpdate>> {
+    pub(super) fn place(
+        &mut self,
+        record: &RouteRecord,
+        route: &(&'static str, ObjectKey),
+        age: usize,
+    ) -> Option<Arc<StatusUpdate>> {
         for (gateway, listener) in &record.counted {
             self.gateways[*gateway].listeners[*listener].attached += 1;
         }
@@ -124,6 +133,7 @@ impl Parts<'_, '_> {
             for service in &record.services {
                 self.upstreams.policies.add_ancestor(service, &gateway);
             }
+            self.policies.add_ancestor(route, &gateway);
         }
         for ServedName { bind, of_listener, hostname, what } in &record.served {
             match what {
@@ -138,7 +148,7 @@ impl Parts<'_, '_> {
         record.status.clone()
     }
 
-    /// Passes the connections of a TLSRoute on at all listeners that it is attached to.
+    /// Passes the connections of a TLSRoute on at all listeners that it is attached to: as they are, or what is inside.
     fn pass_on(
         &mut self,
         route: &TlsRoute,
@@ -147,12 +157,16 @@ impl Parts<'_, '_> {
         (faults, served): (&mut RuleFaults, &mut Vec<ServedName>),
     ) {
         let [rule, others @ ..] = &route.spec.rules[..] else { return };
-        let options = UpstreamOptions { is_passthrough: true, ..UpstreamOptions::default() };
-        let mut shares = Vec::new();
-        for backend in &rule.backend_refs {
-            let found = self.upstreams.of_reference(from, backend, &options);
-            let upstream = found.map_err(|why| faults.unresolved.get_or_insert(why).clone()).ok();
-            shares.push(PassthroughShare { weight: backend.weight.unwrap_or(1), upstream });
+        let ends_here = |it: &Attachment| self.gateways[it.gateway].listeners[it.listener].ending().is_here();
+        let (inside, behind): (Vec<_>, Vec<_>) = attachments.iter().cloned().partition(ends_here);
+        // Without an attachment too: mistakes in backends do not depend on listeners.
+        if !behind.is_empty() || inside.is_empty() {
+            let shares = self.shares(rule, from, false, faults);
+            self.each_name(&behind, |_| Ok(ServedWhat::Passed(shares.clone())), served).unwrap_or_default();
+        }
+        if !inside.is_empty() {
+            let shares = self.shares(rule, from, true, faults);
+            self.each_name(&inside, |_| Ok(ServedWhat::Passed(shares.clone())), served).unwrap_or_default();
         }
         faults.good += 1;
         if !others.is_empty() {
@@ -160,8 +174,23 @@ impl Parts<'_, '_> {
                 .unsupported
                 .push("a TLSRoute has one rule: nothing tells its connections apart".to_owned());
         }
-        let shares: Arc<[PassthroughShare]> = shares.into();
-        self.each_name(attachments, |_| Ok(ServedWhat::Passed(shares.clone())), served).unwrap_or_default();
+    }
+
+    /// Where the connections of a rule go.
+    fn shares(
+        &mut self,
+        rule: &TlsRule,
+        from: Referrer<'_>,
+        is_decrypted: bool,
+        faults: &mut RuleFaults,
+    ) -> Arc<[PassthroughShare]> {
+        let options = UpstreamOptions { is_passthrough: true, is_decrypted, ..UpstreamOptions::default() };
+        let share = |backend: &BackendRef| {
+            let found = self.upstreams.of_reference(from, backend, &options);
+            let upstream = found.map_err(|why| faults.unresolved.get_or_insert(why).clone()).ok();
+            PassthroughShare { weight: backend.weight.unwrap_or(1), upstream }
+        };
+        rule.backend_refs.iter().map(share).collect()
     }
 
     /// The rule, unless the site layer refuses it.
@@ -169,17 +198,39 @@ impl Parts<'_, '_> {
         self.refused.get(&rule.name).map_or(Ok(rule), |why| Err(why.clone()))
     }
 
-    /// Serves a rule at all listeners that its route is attached to.
+    /// Serves a rule at all listeners that its route is attached to. Gateways that show backends another certificate have other upstreams.
     fn serve(
         &mut self,
-        rule: &ResolvedRule,
+        rule: &CommonRule,
+        head: RouteHead<'_>,
         attachments: &[Attachment],
-        served: &mut Vec<ServedName>,
+        (faults, served): (&mut RuleFaults, &mut Vec<ServedName>),
     ) -> Result<(), String> {
-        // Also without an attachment: whether it is supported does not depend on listeners.
-        rule.routes(ListenerOrigin { is_https: false, port: 80 })?;
-        let routes = |origin| Ok(ServedWhat::Routes(rule.routes(origin)?.into()));
-        self.each_name(attachments, routes, served)
+        let from = Referrer { group: GATEWAY_GROUP, kind: head.kind, namespace: &head.metadata.namespace };
+        let mut by_client: BTreeMap<Option<Identity>, Vec<Attachment>> = BTreeMap::new();
+        for attachment in attachments {
+            let client = self.gateways[attachment.gateway].client.clone();
+            by_client.entry(client).or_default().push(attachment.clone());
+        }
+        // Without an attachment too: whether a rule is supported does not depend on listeners.
+        if by_client.is_empty() {
+            by_client.insert(None, Vec::new());
+        }
+        for (client, attachments) in by_client {
+            let options = UpstreamOptions { client, ..rule.options.clone() };
+            let rule = CommonRule { options, ..rule.clone() };
+            let rule = ResolvedRule::new(rule, from, self.upstreams, faults);
+            let routes = |origin| {
+                let mut routes = rule.routes(origin)?;
+                for (share, it) in routes.iter_mut().enumerate() {
+                    self.policies.apply(head, share, &mut it.route)?;
+                }
+                Ok(ServedWhat::Routes(routes.into()))
+            };
+            routes(ListenerOrigin { is_https: false, port: 80 })?;
+            self.each_name(&attachments, routes, served)?;
+        }
+        Ok(())
     }
 
     /// Adds what is served for each host name of each listener.
@@ -192,7 +243,8 @@ impl Parts<'_, '_> {
         for attachment in attachments {
             let listener = &self.gateways[attachment.gateway].listeners[attachment.listener];
             let Some(bind) = listener.bind else { continue };
-            let what = what(ListenerOrigin { is_https: listener.is_https(), port: listener.listener.port })?;
+            let what = what(ListenerOrigin { is_https: listener.is_https(), port: listener.listener.port })
+                .map_err(|why| format!("at the listener {}: {why}", listener.listener.name))?;
             for hostname in &attachment.hostnames {
                 let (of_listener, hostname) = (listener.hostname.clone(), hostname.clone());
                 served.push(ServedName { bind, of_listener, hostname, what: what.clone() });

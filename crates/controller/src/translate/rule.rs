@@ -14,6 +14,7 @@ use super::precedence::{RequestMatch, Specificity, parsed};
 use crate::kinds::route::{BackendRef, HttpFilter};
 
 /// A rule of any kind of route, in the form that all have in common.
+#[derive(Clone)]
 pub(super) struct CommonRule {
     /// Its name in logs.
     pub(super) name: String,

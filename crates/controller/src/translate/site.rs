@@ -15,10 +15,11 @@ use flatout_site::plan::{
     SiteListener, Template, TlsPassthrough,
 };
 use flatout_site::{Place, RightPlan, check_after};
-use flatout_tls::{Identity, Profile};
+use flatout_tls::Profile;
 
+use super::gateway::GatewayState;
 use super::hostname::HostName;
-use super::listener::{GatewayState, TlsEnding};
+use super::listener::TlsEnding;
 use super::rule::RankedRoute;
 
 /// The sites of a plan, while it is made.
@@ -45,7 +46,7 @@ pub(super) struct FinishedSites {
 
 struct ListenerSite {
     hostname: HostName,
-    identities: Vec<Identity>,
+    profile: Profile,
     ending: TlsEnding,
 }
 
@@ -63,8 +64,7 @@ impl Sites {
         for listener in gateways.iter().flat_map(|gateway| &gateway.listeners) {
             let Some(bind) = listener.bind else { continue };
             // Listeners with another protocol than an older one are not bound.
-            let _ =
-                self.add_listener(bind, listener.hostname.clone(), &listener.identities, listener.ending());
+            let _ = self.add_listener(bind, listener.hostname.clone(), listener.profile(), listener.ending());
         }
     }
 
@@ -73,7 +73,7 @@ impl Sites {
         &mut self,
         bind: SocketAddr,
         hostname: HostName,
-        identities: &[Identity],
+        profile: Profile,
         ending: TlsEnding,
     ) -> bool {
         let here = self.listeners.entry(bind).or_default();
@@ -85,17 +85,18 @@ impl Sites {
             return false;
         }
         let site = self.sites.entry((bind, hostname.clone())).or_default();
-        if ending == TlsEnding::Behind {
+        if ending.passes_on() {
             // Without a route, its connections are refused.
             site.passthrough.get_or_insert_default();
         }
         match here.iter_mut().find(|it| it.hostname == hostname) {
             // Listeners of several gateways share an address.
             Some(known) => {
-                let new = identities.iter().filter(|it| !known.identities.contains(it)).cloned();
-                known.identities.extend(new.collect::<Vec<_>>());
+                let mut new = profile.identities;
+                new.retain(|it| !known.profile.identities.contains(it));
+                known.profile.identities.extend(new);
             }
-            None => here.push(ListenerSite { hostname, identities: identities.to_vec(), ending }),
+            None => here.push(ListenerSite { hostname, profile, ending }),
         }
         true
     }
@@ -163,19 +164,19 @@ impl Sites {
         for ((bind, hostname), draft) in std::mem::take(&mut self.sites) {
             let listener = self.listener_of(bind, &hostname);
             let ending = listener.map_or(TlsEnding::None, |it| it.ending);
-            let profile = listener
-                .filter(|_| ending == TlsEnding::Here)
-                .map(|listener| Profile { identities: listener.identities.clone(), ..Profile::default() });
-            let routes = if ending == TlsEnding::Behind { Vec::new() } else { ordered(&draft.routes) };
+            let profile = listener.filter(|_| ending.is_here()).map(|listener| listener.profile.clone());
+            let routes = if ending.passes_on() { Vec::new() } else { ordered(&draft.routes) };
             let mut made = site(&format!("{hostname}:{}", bind.port()), hostname.host(), routes);
-            made.tls_passthrough = draft.passthrough.filter(|_| ending == TlsEnding::Behind);
+            let passthrough = draft.passthrough.filter(|_| ending.passes_on());
+            made.tls_passthrough =
+                passthrough.map(|it| TlsPassthrough { ends_tls: ending == TlsEnding::Inside, ..it });
             sites.push(SharedSite::from(made));
             listens.push(vec![at(bind, ending == TlsEnding::None)]);
             secure.push(profile);
         }
         // Requests for other host names get 404, as the standard demands, and not 421.
         for (bind, here) in &self.listeners {
-            let has_requests = here.iter().any(|it| it.ending != TlsEnding::Behind);
+            let has_requests = here.iter().any(|it| !it.ending.passes_on());
             let is_https = here.iter().any(|it| it.ending == TlsEnding::Here);
             if has_requests && !here.iter().any(|it| it.hostname == HostName::Any) {
                 sites.push(site(&format!("other:{}", bind.port()), Host::Any, Vec::new()).into());

@@ -15,9 +15,12 @@ use crate::objects::{Insertion, ObjectChanges};
 use crate::yaml;
 
 mod cases;
+mod gateway_tls;
 mod incremental;
 mod ingresses;
+mod listener_sets;
 mod policies;
+mod route_policies;
 mod status;
 mod tls_routes;
 

@@ -149,6 +149,8 @@ pub enum TlsRoute {
     Refuse,
     /// This code, with the connection as it is: nothing was read from it.
     Take(Takeover),
+    /// This code, with what is inside TLS, which ends here: it gets the connection after the handshake.
+    TakeInside(Takeover),
 }
 
 /// How the engine reads a request body.

@@ -122,8 +122,8 @@ pub(crate) fn closed(serving: &mut Serving, connection: &mut Connection, outcome
     if let Some(mut session) = connection.take_session() {
         h2::end_streams(serving, &mut session, outcome);
     }
-    // A truncated response must not look complete.
-    if connection.machine.is_idle() && !connection.is_sending() {
+    // A truncated response must not look complete; and who has taken it goes on.
+    if outcome != Outcome::Taken && connection.machine.is_idle() && !connection.is_sending() {
         connection.transport.end();
     }
     if !serving.wants_ended {

@@ -7,11 +7,12 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use flatout_lane::slab::Key;
-use flatout_tls::{HELLO_BYTES_MAX, Hello, read_hello};
+use flatout_tls::{HELLO_BYTES_MAX, Hello, Shake, read_hello};
 
 use super::WorkerLoop;
 use super::accept::PLAINTEXT_REPLY;
 use super::proxy_header::NoStart;
+use crate::bug;
 use crate::service::{Outcome, TlsRoute};
 use crate::serving::READ_BYTES;
 
@@ -37,7 +38,7 @@ impl WorkerLoop {
             Ok(Hello::Incomplete) if !connection.read_closed => connection.readable = false,
             Ok(Hello::Incomplete) => self.close(key, Outcome::ClientGone),
             // TLS knows what to send for it.
-            Err(_) if self.acceptor.is_some() => self.begin_tls(key),
+            Err(_) if self.acceptor.is_some() => drop(self.begin_tls(key)),
             Err(_) => {
                 let is_text = peeked.first().is_some_and(u8::is_ascii_alphabetic);
                 self.refuse_tls(key, if is_text { PLAINTEXT_REPLY } else { b"" });
@@ -51,11 +52,33 @@ impl WorkerLoop {
         // Without its decision, a connection must not be taken for one of this server's.
         let route = catch_unwind(AssertUnwindSafe(|| service.route_tls(name, peer, listener)));
         match route.unwrap_or(TlsRoute::Refuse) {
-            TlsRoute::Terminate if self.acceptor.is_some() => self.begin_tls(key),
+            TlsRoute::Terminate if self.acceptor.is_some() => drop(self.begin_tls(key)),
             TlsRoute::Take(takeover) => self.take(key, takeover),
+            TlsRoute::TakeInside(takeover) if self.acceptor.is_some() => {
+                let secure = self.begin_tls(key).and_then(|key| self.connections.get_mut(key));
+                if let Some(connection) = secure {
+                    connection.work().inside = Some(takeover);
+                }
+            }
             // Without an alert, as if nobody listened: there is no server that could have sent it.
-            TlsRoute::Terminate | TlsRoute::Refuse => self.refuse_tls(key, b""),
+            TlsRoute::Terminate | TlsRoute::TakeInside(_) | TlsRoute::Refuse => self.refuse_tls(key, b""),
         }
+    }
+
+    /// Continues the handshake of a connection whose inside is for someone else, who gets it at its end. It is never served in its
+    /// entry: always returns `false`.
+    pub(super) fn take_inside(&mut self, key: Key) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        match connection.transport.shake() {
+            Shake::Done => match connection.work().inside.take() {
+                Some(takeover) => self.take(key, takeover),
+                None => bug!("a handshake for nobody"),
+            },
+            // New data causes a new edge.
+            Shake::GoesOn if !connection.read_closed => connection.readable = false,
+            Shake::GoesOn | Shake::Failed => self.close(key, Outcome::ClientGone),
+        }
+        false
     }
 
     /// Sends the last bytes of a connection, and closes it.

@@ -73,14 +73,15 @@ impl WorkerLoop {
         connection.deadline = self.serving.now.ticks + clock::ticks(PROXY_HEADER_TIME_MAX);
     }
 
-    /// Reads what a connection starts with, if it waits for that: a PROXY protocol header, a ClientHello. Returns whether the
-    /// connection can be served now.
+    /// Reads what a connection starts with, if it waits for that: a PROXY protocol header, a ClientHello, a handshake whose inside is
+    /// not for this server. Returns whether the connection can be served now.
     pub(super) fn read_start(&mut self, key: Key) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
         let Some(work) = connection.work.as_ref() else { return true };
         match (work.proxy.as_deref().copied(), work.awaits_hello) {
             (Some(proxy), _) => self.read_proxy_header(key, proxy),
             (None, true) => self.read_hello(key),
+            (None, false) if work.inside.is_some() => self.take_inside(key),
             (None, false) => true,
         }
     }
@@ -147,9 +148,9 @@ impl WorkerLoop {
         !proxy.is_secure
     }
 
-    /// Starts TLS after what was read: bytes that have already arrived cause an event for the connection's new entry.
-    pub(super) fn begin_tls(&mut self, key: Key) {
-        let Some(connection) = self.connections.remove(key) else { return };
+    /// Starts TLS after what was read: bytes that have already arrived cause an event for the connection's new entry, which is returned.
+    pub(super) fn begin_tls(&mut self, key: Key) -> Option<Key> {
+        let connection = self.connections.remove(key)?;
         let announced = self.serving.lane.forget_announced(key);
         connection.transport.unwatch(self.poll.set());
         let (peer, listener) = (connection.peer.address(), connection.listener);
@@ -168,13 +169,16 @@ impl WorkerLoop {
         };
         let Some(channel) = channel else {
             self.shared.release(peer.map(crate::shared::Prefix::of));
-            return self.connection_ended();
+            self.connection_ended();
+            return None;
         };
         let deadline = self.serving.handshake_deadline();
         let secure = Connection::new(Transport::tls(channel), peer, listener, deadline, self.requests_max);
-        if let (Some(key), Some(announced)) = (self.enter(secure), announced) {
+        let key = self.enter(secure)?;
+        if let Some(announced) = announced {
             self.serving.lane.announce(key, announced);
         }
+        Some(key)
     }
 
     fn count_refused(&self, proxy: Option<SocketAddr>, reason: &str) {

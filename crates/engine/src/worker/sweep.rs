@@ -103,6 +103,10 @@ impl WorkerLoop {
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
         let mut cursor = self.drain_cursor.take().unwrap_or_default();
         while let Some((key, connection)) = cursor.next(&self.connections) {
+            // Whoever gets it is notified of the drain.
+            if connection.awaits_inside() {
+                continue;
+            }
             let awaits_start = connection.awaits_proxy_header() || connection.awaits_hello();
             self.serving.begin();
             if awaits_start && !self.read_start(key) {

@@ -113,7 +113,7 @@ pub struct Site {
     pub trust: Trust,
     /// The rules that its connections with TLS must have followed ([`Tls::rules`](flatout_engine::Tls::rules)); `None`: any.
     pub tls_rules: Option<u16>,
-    /// Its connections with TLS are passed on as they are: it has no routes then.
+    /// Its connections with TLS are passed on: it has no routes then.
     pub tls_passthrough: Option<TlsPassthrough>,
     /// The number of the listener where a renderer requests what its pages need. These requests have a client that nobody is, and no limits
     /// of rates and of concurrency.
@@ -126,9 +126,11 @@ pub struct Site {
     pub rules: Rules,
 }
 
-/// Where connections with TLS go that do not end here.
+/// Where connections with TLS go whose inside is not for this server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsPassthrough {
+    /// TLS ends here, and what is inside is passed on. Otherwise connections are passed on as they are.
+    pub ends_tls: bool,
     /// The upstreams. Without any, connections are refused.
     pub shares: Vec<PassthroughShare>,
 }

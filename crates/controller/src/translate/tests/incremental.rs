@@ -33,7 +33,15 @@ const HOSTS: &[&str] = &["", "hostnames: [x.test]", "hostnames: ['*.test', y.tes
 fn some_route(random: &mut Random) -> String {
     let name = format!("r{}", random.below(6));
     let (hosts, one, other) = (random.of(HOSTS), random.of(BACKENDS), random.of(BACKENDS));
-    let parent = random.of(&["gw", "gw", "gw, sectionName: http", "gw, sectionName: none", "other", "tls"]);
+    let parent = random.of(&[
+        "gw",
+        "gw",
+        "gw, sectionName: http",
+        "gw, sectionName: none",
+        "other",
+        "tls",
+        "other, kind: ListenerSet",
+    ]);
     let age = random.below(3);
     let (kind, rules) = match random.below(8) {
         0 => ("GRPCRoute", format!("[{{matches: [{{method: {{service: s}}}}], backendRefs: [{one}]}}]")),
@@ -87,16 +95,47 @@ fn some_slice(random: &mut Random) -> String {
     )
 }
 
+/// A ConfigMap with a CA certificate and a Secret with a certificate, the same in all changes.
+fn fixed_certificates() -> &'static [String; 2] {
+    static MADE: std::sync::OnceLock<[String; 2]> = std::sync::OnceLock::new();
+    MADE.get_or_init(|| {
+        let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+        let authority = super::policies::authority();
+        [
+            super::policies::config_map(&authority),
+            super::status::secret(&made.cert.pem(), &made.signing_key.serialize_pem()),
+        ]
+    })
+}
+
 /// Objects that others depend on.
 fn some_other(random: &mut Random) -> String {
     let port = random.of(&["80", "81"]);
+    let [ca, certificate] = fixed_certificates();
     let gateway = |name: &str, listener: &str| {
         format!(
             "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: {name}}}\n\
              spec: {{gatewayClassName: flatout, listeners: [{listener}]}}"
         )
     };
-    match random.below(5) {
+    match random.below(12) {
+        5 => format!("{ca}\n{}", super::policies::policy("p", 1, "", super::policies::CA)),
+        6 => super::policies::policy("p", 1, random.of(&["", ", sectionName: web"]), random.of(&["", super::policies::CA])),
+        7 => format!(
+            "{certificate}\n---\n{}",
+            gateway("other", "{name: s, port: 443, protocol: HTTPS, hostname: '*.test', tls: {certificateRefs: [{name: cert}]}}")
+        ),
+        10 => super::route_policies::limit("limit", random.of(&["r1", "r2"]), random.of(&["requests: {count: 3}", "bodyBytes: 9", "x: 1"])),
+        11 => super::route_policies::cache("cache", random.of(&["r1", "r2"]), random.of(&["validFor: 3s", "validFor: 3x"])),
+        8 => super::status::secret(random.of(&["", "broken"]), "broken"),
+        9 => format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: ListenerSet\nmetadata: {{name: other}}\n\
+             spec: {{parentRef: {{name: gw}}, listeners: [{{name: http, port: {port}, protocol: HTTP, hostname: s.test}}]}}\n---\n\
+             apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: gw, creationTimestamp: '2026-01-01T00:00:00Z'}}\n\
+             spec: {{gatewayClassName: flatout, tls: {{backend: {{clientCertificateRef: {{name: cert}}}}}}, allowedListeners: \
+             {{namespaces: {{from: {}}}}}, listeners: [{{name: http, port: 80, protocol: HTTP}}]}}",
+            random.of(&["Same", "None"])
+        ),
         0 => format!(
             "apiVersion: v1\nkind: Service\nmetadata: {{name: c}}\nspec: {{ports: [{{port: {port}, appProtocol: {}}}]}}",
             random.of(&["http", "kubernetes.io/h2c"])
@@ -145,13 +184,14 @@ fn any_sequence_of_changes_leads_to_the_translation_of_all_objects() {
         let mut translator = Translator::default();
         for step in 0..30 {
             (0..=random.below(3)).for_each(|_| change(&mut objects, &mut random));
-            translator.note(std::mem::replace(&mut objects.changed, ObjectChanges::none()));
+            let changed = std::mem::replace(&mut objects.changed, ObjectChanges::none());
             // Endpoints alone are followed without a translation.
             if random.below(4) == 0 {
+                translator.note(changed);
                 continue;
             }
             let (found, expected) =
-                (translator.translate(&objects, &settings()), translate(&objects, &settings()));
+                (translator.translate(&objects, changed, &settings()), translate(&objects, &settings()));
             assert_eq!(shown(&found), shown(&expected), "seed {seed}, step {step}");
             flatout_site::check(&found.sites).unwrap();
         }
@@ -164,10 +204,10 @@ fn other_settings_are_followed() {
         objects(&format!("{BASE}\n{}", route("r", "rules: [{backendRefs: [{name: a, port: 8080}]}]")));
     let mut translator = Translator::default();
     let mut settings = settings();
-    translator.note(std::mem::replace(&mut objects.changed, ObjectChanges::none()));
-    assert!(!translator.translate(&objects, &settings).sites.sites.is_empty());
+    let changed = std::mem::replace(&mut objects.changed, ObjectChanges::none());
+    assert!(!translator.translate(&objects, changed, &settings).sites.sites.is_empty());
     settings.refused.insert("10.0.0.1:80".parse().unwrap());
-    let found = translator.translate(&objects, &settings);
+    let found = translator.translate(&objects, ObjectChanges::none(), &settings);
     assert_eq!(shown(&found), shown(&translate(&objects, &settings)));
     assert!(found.sites.sites.is_empty());
 }
@@ -186,8 +226,8 @@ fn a_change_of_a_route_leaves_the_sites_of_all_others_shared() {
         objects(&format!("{BASE}\n{}{}{}", spec("first", "/1"), spec("second", "/1"), spec("third", "/1")));
     let mut translator = Translator::default();
     let mut next = |objects: &mut Objects| {
-        translator.note(std::mem::replace(&mut objects.changed, ObjectChanges::none()));
-        translator.translate(objects, &settings())
+        let changed = std::mem::replace(&mut objects.changed, ObjectChanges::none());
+        translator.translate(objects, changed, &settings())
     };
     let former = next(&mut objects);
     for value in yaml::objects(&spec("second", "/2")).unwrap() {
@@ -228,4 +268,55 @@ fn a_change_of_a_route_leaves_the_sites_of_all_others_shared() {
 
 fn shown_sites(translation: &Translation) -> String {
     format!("{:#?}", translation.sites)
+}
+
+#[test]
+fn other_objects_than_routes_leave_the_records_of_routes_that_they_do_not_concern() {
+    let [_, certificate] = fixed_certificates();
+    let made = rcgen::generate_simple_self_signed(["b.test".to_owned()]).unwrap();
+    let renewed = super::status::secret(&made.cert.pem(), &made.signing_key.serialize_pem());
+    let gateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: gw}\nspec: {gatewayClassName: flatout, \
+                   listeners: [{name: s, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: cert}]}}]}";
+    let to = |name: &str, service: &str| {
+        route(
+            name,
+            &format!("hostnames: [{name}.test]\nrules: [{{backendRefs: [{{name: {service}, port: 8080}}]}}]"),
+        )
+    };
+    let mut objects =
+        objects(&format!("{BASE}\n---\n{gateway}\n{certificate}{}{}", to("one", "a"), to("two", "b")));
+    let mut translator = Translator::default();
+    let mut next = |objects: &mut Objects, text: &str| {
+        for value in yaml::objects(text).unwrap() {
+            objects.insert(value).unwrap();
+        }
+        let changed = std::mem::replace(&mut objects.changed, ObjectChanges::none());
+        let found = translator.translate(objects, changed, &settings());
+        assert_eq!(shown(&found), shown(&translate(objects, &settings())), "{text}");
+        found
+    };
+    let mut former = next(&mut objects, "");
+    let ingress = "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: i}\nspec: {ingressClassName: other}";
+    let unused = renewed.replace("{name: cert}", "{name: unused}");
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: b}\nspec: {ports: [{port: 8080, appProtocol: kubernetes.io/h2c}]}";
+    let other_gateway = gateway.replace("port: 443", "port: 8443");
+    for (text, made_again) in [
+        (renewed.as_str(), &[][..]),
+        (unused.as_str(), &[]),
+        (ingress, &[]),
+        (service, &["two"]),
+        (other_gateway.as_str(), &["one", "two"]),
+    ] {
+        let later = next(&mut objects, text);
+        let of = |translation: &Translation| -> Vec<Arc<StatusUpdate>> {
+            translation.statuses.iter().filter(|it| it.kind.name == "HTTPRoute").cloned().collect()
+        };
+        let pairs = of(&former).into_iter().zip(of(&later));
+        let fresh: Vec<String> = pairs
+            .filter(|(one, other)| !Arc::ptr_eq(one, other))
+            .map(|(_, it)| it.key.name.clone())
+            .collect();
+        assert_eq!(fresh, made_again, "{text}");
+        former = later;
+    }
 }

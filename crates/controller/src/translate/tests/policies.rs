@@ -1,19 +1,20 @@
 //! `BackendTLSPolicy`: what upstreams get, and the statuses of policies.
 
+use flatout_tls::SubjectName;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 
 use super::*;
 
 const TO_A: &str = "rules: [{backendRefs: [{name: a, port: 8080}]}]";
 
-fn authority() -> String {
+pub(super) fn authority() -> String {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
 }
 
 /// A ConfigMap `ca` with this value.
-fn config_map(authorities: &str) -> String {
+pub(super) fn config_map(authorities: &str) -> String {
     let lines: String = authorities.lines().map(|line| format!("    {line}\n")).collect();
     format!(
         "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: ca}}\ndata:\n  other: x\n  ca.crt: |\n{lines}"
@@ -21,7 +22,7 @@ fn config_map(authorities: &str) -> String {
 }
 
 /// A policy for the service `a`.
-fn policy(name: &str, created: u8, section: &str, validation: &str) -> String {
+pub(super) fn policy(name: &str, created: u8, section: &str, validation: &str) -> String {
     format!(
         "---\napiVersion: gateway.networking.k8s.io/v1\nkind: BackendTLSPolicy\n\
          metadata: {{name: {name}, generation: 4, creationTimestamp: \"2026-01-0{created}T00:00:00Z\"}}\n\
@@ -29,7 +30,7 @@ fn policy(name: &str, created: u8, section: &str, validation: &str) -> String {
     )
 }
 
-const CA: &str = "caCertificateRefs: [{group: \"\", kind: ConfigMap, name: ca}]";
+pub(super) const CA: &str = "caCertificateRefs: [{group: \"\", kind: ConfigMap, name: ca}]";
 
 fn of_policy(translation: &Translation, name: &str, condition: &str) -> String {
     translation.condition("BackendTLSPolicy", name, "/ancestors/0/conditions", condition)
@@ -83,13 +84,15 @@ fn an_invalid_policy_closes_its_service() {
     let with = |text: &str| config_map("no certificate") + &policy("p", 1, "", text) + &route("r", TO_A);
     let secret = "caCertificateRefs: [{group: \"\", kind: Secret, name: ca}]";
     let none = "caCertificateRefs: [{group: \"\", kind: ConfigMap, name: none}]";
-    let names = format!("{CA}, subjectAltNames: [{{type: Hostname, hostname: b.example.org}}]");
+    let email = format!("{CA}, subjectAltNames: [{{type: Email, hostname: b.example.org}}]");
+    let empty = format!("{CA}, subjectAltNames: [{{type: URI, hostname: b.example.org}}]");
     for (text, accepted, resolved) in [
         (with(CA), "False NoValidCACertificate", "False InvalidCACertificateRef"),
         (with(none), "False NoValidCACertificate", "False InvalidCACertificateRef"),
         (with(secret), "False NoValidCACertificate", "False InvalidKind"),
         (with("wellKnownCACertificates: System"), "False Invalid", "none"),
-        (with(&names), "False Invalid", "none"),
+        (with(&email), "False Invalid", "none"),
+        (with(&empty), "False Invalid", "none"),
     ] {
         let translation = with_base(&text);
         assert_eq!(translation.targets("h"), ["500"], "{text}");
@@ -97,6 +100,21 @@ fn an_invalid_policy_closes_its_service() {
         assert_eq!(of_policy(&translation, "p", "ResolvedRefs"), resolved, "{text}");
         assert_eq!(translation.of_route("r", "ResolvedRefs"), "False InvalidBackendTLSPolicy");
     }
+}
+
+#[test]
+fn other_names_take_the_place_of_the_host_name() {
+    let names =
+        "subjectAltNames: [{type: URI, uri: 'spiffe://test/a'}, {type: Hostname, hostname: B.example.org}]";
+    let text = config_map(&authority()) + &policy("p", 1, "", &format!("{CA}, {names}")) + &route("r", TO_A);
+    let translation = with_base(&text);
+    let upstream = &translation.sites.upstreams[0];
+    assert!(upstream.name.ends_with(",dns=b.example.org,uri=spiffe://test/a"), "{}", upstream.name);
+    let tls = upstream.servers[0].tls.as_ref().unwrap();
+    let expected =
+        [SubjectName::Dns("b.example.org".to_owned()), SubjectName::Uri("spiffe://test/a".to_owned())];
+    assert_eq!((tls.name.as_deref(), &tls.alternatives[..]), (Some("p.example.org"), &expected[..]));
+    assert_eq!(of_policy(&translation, "p", "Accepted"), "True Accepted");
 }
 
 #[test]

@@ -25,6 +25,15 @@ fn of_listener(translation: &Translation, at: usize, condition: &str) -> String 
     translation.condition("Gateway", "gw", &format!("/listeners/{at}/conditions"), condition)
 }
 
+/// A Secret `c` with a certificate for this name.
+fn certificate(name: &str) -> String {
+    let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
+    format!(
+        "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: c}}\ntype: kubernetes.io/tls\nstringData: {}\n",
+        serde_json::json!({"tls.crt": made.cert.pem(), "tls.key": made.signing_key.serialize_pem()})
+    )
+}
+
 impl Translation {
     /// The upstreams and weights of a name at the port for TLS; `None` where connections are not passed on.
     fn passed(&self, host: &str) -> Option<Vec<String>> {
@@ -143,11 +152,18 @@ fn listeners_and_routes_of_other_kinds_do_not_fit() {
     assert_eq!(of_route(&translation, "tls", "Accepted"), "False NotAllowedByListeners");
     let translation = with_listeners(PASSTHROUGH, &text);
     assert_eq!(translation.of_route("http", "Accepted"), "False NotAllowedByListeners");
-    for tls in ["", ", tls: {mode: Terminate, certificateRefs: [{name: c}]}"] {
+    for (tls, condition, expected) in [
+        ("", "ResolvedRefs", "False InvalidCertificateRef"),
+        (
+            ", tls: {mode: Terminate, certificateRefs: [{name: c}]}",
+            "ResolvedRefs",
+            "False InvalidCertificateRef",
+        ),
+        (", tls: {mode: Odd}", "Accepted", "False UnsupportedValue"),
+    ] {
         let translation = with_listeners(&format!("  - {{name: tls, port: 443, protocol: TLS{tls}}}"), &text);
-        assert_eq!(of_listener(&translation, 0, "Accepted"), "False UnsupportedValue");
-        let kinds = &translation.status("Gateway", "gw")["listeners"][0]["supportedKinds"];
-        assert_eq!(kinds.as_array().map(Vec::len), Some(0));
+        assert_eq!(of_listener(&translation, 0, condition), expected, "{tls}");
+        assert_eq!(of_listener(&translation, 0, "Programmed"), "False Invalid", "{tls}");
         assert!(translation.sites.sites.is_empty());
     }
     let kinds = "  - {name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}, allowedRoutes: {kinds: [{kind: TCPRoute}, \
@@ -159,13 +175,7 @@ fn listeners_and_routes_of_other_kinds_do_not_fit() {
 
 #[test]
 fn tls_that_ends_here_shares_a_port_with_tls_that_does_not() {
-    let secret = {
-        let made = rcgen::generate_simple_self_signed(vec!["www.test".to_owned()]).unwrap();
-        format!(
-            "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: c}}\ntype: kubernetes.io/tls\nstringData: {}\n",
-            serde_json::json!({"tls.crt": made.cert.pem(), "tls.key": made.signing_key.serialize_pem()})
-        )
-    };
+    let secret = certificate("www.test");
     let https = |name: &str| {
         format!(
             "  - {{name: web, hostname: {name}, port: 443, protocol: HTTPS, tls: {{certificateRefs: [{{name: c}}]}}}}\n"
@@ -193,4 +203,47 @@ fn tls_that_ends_here_shares_a_port_with_tls_that_does_not() {
     let http = "  - {name: web, port: 443, protocol: HTTP}\n";
     let translation = with_listeners(&format!("{http}{tls}"), &text);
     assert_eq!(of_listener(&translation, 1, "Conflicted"), "True ProtocolConflict");
+}
+
+#[test]
+fn tls_that_ends_here_passes_on_what_is_inside() {
+    let listeners = "  - {name: in, hostname: in.test, port: 443, protocol: TLS, tls: {certificateRefs: [{name: c}]}}\n  \
+                     - {name: as-it-is, hostname: db.test, port: 443, protocol: TLS, tls: {mode: Passthrough}}";
+    let text = tls_route("r", TO_A) + &certificate("in.test");
+    let translation = with_listeners(listeners, &text);
+    for (at, host, ends_tls) in [(0, "in.test", true), (1, "db.test", false)] {
+        assert_eq!(translation.passed(host), Some(vec!["1 default/a:8080?passthrough".to_owned()]), "{host}");
+        let site = translation.site("10.0.0.1:443", host);
+        assert_eq!(site.tls_passthrough.as_ref().map(|it| it.ends_tls), Some(ends_tls), "{host}");
+        let place = translation.sites.sites.iter().position(|it| it.name == site.name).unwrap();
+        let profile = translation.site_secure[place].as_ref();
+        let shown = profile.map(|it| (it.identities.len(), it.is_opaque, it.realm.as_str()));
+        assert_eq!(shown, ends_tls.then_some((1, true, host)), "{host}");
+        assert_eq!(of_listener(&translation, at, "Programmed"), "True Programmed");
+        let listener = &translation.status("Gateway", "gw")["listeners"][at];
+        assert_eq!(
+            (&listener["attachedRoutes"], &listener["supportedKinds"][0]["kind"]),
+            (&1.into(), &"TLSRoute".into())
+        );
+    }
+    assert_eq!(translation.sites.upstreams.len(), 1, "both go to the same servers");
+}
+
+#[test]
+fn what_was_inside_tls_does_not_reach_servers_that_need_tls() {
+    let listener =
+        "  - {name: in, hostname: in.test, port: 443, protocol: TLS, tls: {certificateRefs: [{name: c}]}}";
+    let policy = super::policies::policy("p", 1, "", super::policies::CA);
+    let policy = super::policies::config_map(&super::policies::authority()) + &policy;
+    let text = tls_route("r", TO_A) + &certificate("in.test");
+    let translation = with_listeners(listener, &(text.clone() + &policy));
+    assert_eq!(of_route(&translation, "r", "ResolvedRefs"), "False UnsupportedValue");
+    assert_eq!(translation.passed("in.test"), Some(vec!["1 nobody".to_owned()]));
+    let as_it_is = listener.replace("tls: {", "tls: {mode: Passthrough, ");
+    let translation = with_listeners(&as_it_is, &(text + &policy));
+    assert_eq!(
+        of_route(&translation, "r", "ResolvedRefs"),
+        "True ResolvedRefs",
+        "the client's own TLS reaches them"
+    );
 }
