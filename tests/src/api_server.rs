@@ -95,6 +95,12 @@ impl ApiServer {
         inner.objects.get(list)?.get(&format!("{namespace}/{name}")).cloned()
     }
 
+    /// All objects of a list.
+    pub fn objects(&self, list: &str) -> Vec<Value> {
+        let inner = self.state.inner.lock().unwrap();
+        inner.objects.get(list).map(|all| all.values().cloned().collect()).unwrap_or_default()
+    }
+
     /// How many statuses were written.
     pub fn patches(&self) -> usize {
         self.state.inner.lock().unwrap().patches

@@ -88,7 +88,7 @@ impl FaultyVolume {
         let mut config = Config::default();
         config.acl = SessionACL::All;
         config.n_threads = Some(THREADS);
-        let session = fuser::spawn_mount2(shared, &place.0, &config).expect("mounting by /dev/fuse, as root");
+        let session = fuser::spawn_mount(shared, &place.0, &config).expect("mounting by /dev/fuse, as root");
         Some(FaultyVolume { place, faults, session: Some(session) })
     }
 

@@ -97,6 +97,13 @@ fn objects_of_an_api_server_are_served_and_get_their_status() {
         reason(&of_route(), "/status/parents/0/conditions", "ResolvedRefs") == "False BackendNotFound"
     });
     assert_eq!(get("127.0.0.1", port).status, 500);
+    until("an event says so too", || {
+        api.objects("/apis/events.k8s.io/v1/events").iter().any(|event| {
+            event["reason"] == "BackendNotFound"
+                && event["regarding"]["name"] == "r"
+                && event["type"] == "Warning"
+        })
+    });
     let patches = api.patches();
     api.put(
         "/api/v1/services",

@@ -24,6 +24,7 @@ pub mod condition;
 mod convert;
 mod data;
 mod faults;
+mod figures;
 pub mod folder;
 pub mod kinds;
 mod leader;

@@ -10,7 +10,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flatout_engine::{Address, Severity, report};
 use flatout_server::{Failure, Started};
@@ -48,7 +48,7 @@ pub fn serve(
         folder: settings.folder.clone(),
         version: version.to_owned(),
         name: "the objects",
-        metrics: Vec::new(),
+        metrics: vec![store.figures.clone()],
     };
     let mut translator = Translator::default();
     let (served, started, seen) = loop {
@@ -69,7 +69,7 @@ pub fn serve(
     write(&served.translation().statuses);
     let mut follower = Follower { served, translator, settings, write, has_failed: false };
     let follow = move || {
-        let mut seen = seen;
+        let mut seen = seen.changes;
         loop {
             follower.wait(&store, seen);
             seen = follower.follow(&store);
@@ -116,21 +116,26 @@ impl Follower {
         });
         // It is changed in place, if nobody else reads it.
         drop(served);
-        let Some(servers) = servers else { return self.follow_all(store) };
-        if let Err(failure) = self.served.set_servers_at(servers) {
-            self.fail(&failure);
+        let Some(servers) = servers else { return self.follow_all(store, seen.since) };
+        match self.served.set_servers_at(servers) {
+            Ok(()) => store.figures.took_effect(seen.since),
+            Err(failure) => self.fail(&failure),
         }
-        seen
+        seen.changes
     }
 
-    /// Applies the current objects as a whole. Returns how often they had changed.
-    fn follow_all(&mut self, store: &Store) -> u64 {
+    /// Applies the current objects as a whole, with changes that were read before, and made since then. Returns how often they had
+    /// changed.
+    fn follow_all(&mut self, store: &Store, since: Option<Instant>) -> u64 {
         loop {
             let (translation, seen) = store
                 .read_changes(|objects, changed| self.translator.translate(objects, changed, &self.settings));
             self.settings.assigned.clone_from(&translation.assigned);
             match self.apply(Arc::new(translation)) {
-                Ok(()) => self.has_failed = false,
+                Ok(()) => {
+                    self.has_failed = false;
+                    store.figures.took_effect(since.or(seen.since));
+                }
                 Err(Failure::Listen(why, Address::Tcp(at), _))
                     if self.settings.refused.len() < REFUSED_MAX =>
                 {
@@ -139,7 +144,7 @@ impl Follower {
                 }
                 Err(failure) => self.fail(&failure),
             }
-            return seen;
+            return seen.changes;
         }
     }
 

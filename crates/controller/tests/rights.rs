@@ -53,6 +53,9 @@ fn the_controller_has_the_rights_that_it_needs_and_no_others() {
             needed.insert(("patch".to_owned(), kind.group.to_owned(), format!("{}/status", kind.plural)));
         }
     }
+    for verb in ["create", "patch"] {
+        needed.insert((verb.to_owned(), "events.k8s.io".to_owned(), "events".to_owned()));
+    }
     assert_eq!(rights(), needed);
 }
 

@@ -215,6 +215,7 @@ fn errors_of_the_volume_stop_a_transformer_and_lose_nothing() {
 #[test]
 fn clocks_of_two_machines_apart_change_nothing() {
     let Some(shared) = Shared::mount(2) else { return };
+    shared.volume(0);
     shared.mounts[0].set(Faults { ahead_s: 3600, ..Faults::default() });
     shared.mounts[1].set(Faults { ahead_s: -3600, ..Faults::default() });
     let join =

@@ -8,6 +8,7 @@
 //!
 //! If the API server goes away, everything that was read stays, and watches are tried again with growing pauses.
 
+mod event;
 mod lease;
 mod status;
 mod watch;

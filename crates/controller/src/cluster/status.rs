@@ -11,6 +11,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 
+use super::event::Events;
 use super::watch::chain;
 use super::{Leadership, api_at};
 use crate::condition::StatusUpdate;
@@ -31,10 +32,13 @@ pub(super) async fn follow(
     mut latest: Receiver<Vec<Arc<StatusUpdate>>>,
 ) {
     let mut written = Written::new();
+    let events = Events::new(client.clone(), &leadership);
     loop {
         if leader.leads() {
             let wanted = latest.borrow_and_update().clone();
-            write_all(&client, &leadership.controller_name, wanted, &mut written).await;
+            let writing =
+                Writing { client: &client, controller_name: &leadership.controller_name, events: &events };
+            writing.write_all(wanted, &mut written).await;
         } else {
             // Another process may write others meanwhile.
             written.clear();
@@ -49,36 +53,70 @@ pub(super) async fn follow(
     }
 }
 
-async fn write_all(
-    client: &Client,
-    controller_name: &str,
-    wanted: Vec<Arc<StatusUpdate>>,
-    written: &mut Written,
-) {
-    // Routes and policies that have left all gateways of this controller lose its entries.
-    let present: BTreeSet<(&str, &ObjectKey)> = wanted.iter().map(|it| (it.kind.name, &it.key)).collect();
-    let has_left = |(kind, key): &&(&'static str, ObjectKey)| {
-        (kind.ends_with("Route") || kind.ends_with("Policy")) && !present.contains(&(*kind, key))
-    };
-    let left: Vec<(&'static str, ObjectKey)> = written.keys().filter(has_left).cloned().collect();
-    for place in left {
-        if let Some(former) = written.remove(&place) {
-            let list = if place.0.ends_with("Policy") { "ancestors" } else { "parents" };
-            let emptied = StatusUpdate { status: json!({list: []}), ..StatusUpdate::clone(&former) };
-            report_fault(&emptied, write(client, controller_name, &emptied).await);
+/// What statuses are written with.
+struct Writing<'w> {
+    client: &'w Client,
+    controller_name: &'w str,
+    events: &'w Events,
+}
+
+impl Writing<'_> {
+    async fn write_all(&self, wanted: Vec<Arc<StatusUpdate>>, written: &mut Written) {
+        // Routes and policies that have left all gateways of this controller lose its entries.
+        let present: BTreeSet<(&str, &ObjectKey)> = wanted.iter().map(|it| (it.kind.name, &it.key)).collect();
+        let has_left = |(kind, key): &&(&'static str, ObjectKey)| {
+            (kind.ends_with("Route") || kind.ends_with("Policy")) && !present.contains(&(*kind, key))
+        };
+        let left: Vec<(&'static str, ObjectKey)> = written.keys().filter(has_left).cloned().collect();
+        for place in left {
+            if let Some(former) = written.remove(&place) {
+                let list = if place.0.ends_with("Policy") { "ancestors" } else { "parents" };
+                let emptied = StatusUpdate { status: json!({list: []}), ..StatusUpdate::clone(&former) };
+                report_fault(&emptied, self.write(&emptied, Some(&former)).await);
+            }
+        }
+        for update in wanted {
+            let place = (update.kind.name, update.key.clone());
+            let former = written.get(&place);
+            if former == Some(&update) {
+                continue;
+            }
+            let result = self.write(&update, former).await;
+            if result.is_ok() {
+                written.insert(place, update);
+            } else {
+                report_fault(&update, result);
+            }
         }
     }
-    for update in wanted {
-        let place = (update.kind.name, update.key.clone());
-        if written.get(&place) == Some(&update) {
-            continue;
+
+    /// Writes a status, and events for what was not wrong in the one before: that of this process, or else that in the object.
+    async fn write(
+        &self,
+        update: &StatusUpdate,
+        former: Option<&Arc<StatusUpdate>>,
+    ) -> Result<(), kube::Error> {
+        let api = api_at(self.client, update.kind, &update.key);
+        let object = api.get(&update.key.name).await?;
+        let in_object = object.data.get("status").cloned().unwrap_or_default();
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let status = merged(&in_object, &update.status, self.controller_name, &now);
+        if status != in_object {
+            // The version: what was merged must not undo what others have written since.
+            let patch =
+                json!({"metadata": {"resourceVersion": object.metadata.resource_version}, "status": status});
+            api.patch_status(&update.key.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         }
-        let result = write(client, controller_name, &update).await;
-        if result.is_ok() {
-            written.insert(place, update);
-        } else {
-            report_fault(&update, result);
+        let of_object = StatusUpdate { status: in_object, notes: Vec::new(), ..update.clone() };
+        let before = former.map_or(&of_object, |it| &**it);
+        if let Err(error) = self.events.write(&object, update, before).await {
+            let (kind, key) = (update.kind.name, &update.key);
+            report(
+                Severity::Warning,
+                format_args!("an event of {kind} {key} was not written: {}", chain(&error)),
+            );
         }
+        Ok(())
     }
 }
 
@@ -97,20 +135,6 @@ fn report_fault(update: &StatusUpdate, result: Result<(), kube::Error>) {
         ),
         Ok(()) => {}
     }
-}
-
-async fn write(client: &Client, controller_name: &str, update: &StatusUpdate) -> Result<(), kube::Error> {
-    let api = api_at(client, update.kind, &update.key);
-    let object = api.get(&update.key.name).await?;
-    let former = object.data.get("status").cloned().unwrap_or_default();
-    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let status = merged(&former, &update.status, controller_name, &now);
-    if status == former {
-        return Ok(());
-    }
-    // The version: what was merged must not undo what others have written since.
-    let patch = json!({"metadata": {"resourceVersion": object.metadata.resource_version}, "status": status});
-    api.patch_status(&update.key.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
 }
 
 /// The status to be written: conditions that stay keep their time, and entries of other controllers stay.

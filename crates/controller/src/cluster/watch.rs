@@ -50,6 +50,7 @@ pub(super) async fn follow(client: Client, kind: &'static Kind, store: Arc<Store
             }
             Err(error) => {
                 let is_unknown = is_unknown(&error);
+                store.figures.set_failing(kind.plural, !is_unknown);
                 let text = format!("{}: {}", kind.plural, chain(&error));
                 if text != fault {
                     report(
@@ -66,6 +67,7 @@ pub(super) async fn follow(client: Client, kind: &'static Kind, store: Arc<Store
             }
         }
         if !std::mem::take(&mut fault).is_empty() {
+            store.figures.set_failing(kind.plural, false);
             say(format_args!("{}: the API server responds again", kind.plural));
         }
     }

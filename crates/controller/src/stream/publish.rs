@@ -22,7 +22,7 @@ use crate::apply::{BasePlan, Foundation, Served};
 use crate::condition::StatusUpdate;
 use crate::data::{DataPlaneSettings, PlanData, ServerData};
 use crate::run::{GATHER_TIME, StatusWriter};
-use crate::store::Store;
+use crate::store::{Seen, Store};
 use crate::translate::{Settings, Translation, Translator, servers_of};
 
 /// How long statuses wait for data planes to apply a plan, before they say that it is pending.
@@ -47,7 +47,7 @@ pub fn publish(
         folder: settings.folder.clone(),
         version: version.to_owned(),
         name: "the controller",
-        metrics: vec![board.clone()],
+        metrics: vec![board.clone(), store.figures.clone()],
     };
     let own = DataPlaneSettings {
         addresses: Vec::new(),
@@ -117,26 +117,25 @@ impl Publisher {
         match work {
             Work::Servers(changes) => {
                 let result = self.publish_servers(changes);
-                self.report_failure(result);
+                self.report_result(store, seen, result);
             }
             Work::All(mut translation) => {
                 self.settings.assigned.clone_from(&translation.assigned);
                 self.statuses = Some((Instant::now(), std::mem::take(&mut translation.statuses)));
                 let result = self.publish(translation);
-                self.report_failure(result);
+                self.report_result(store, seen, result);
             }
         }
-        seen
+        seen.changes
     }
 
     /// What cannot be published leaves what was; the next change then publishes all.
-    fn report_failure(&mut self, result: Result<(), String>) {
-        if let Err(why) = result {
-            self.translation = None;
-            let message = format_args!("objects have changed, but data planes keep the last plan: {why}");
-            report(Severity::Error, message);
-            self.board.set_fault(why);
-        }
+    fn report_result(&mut self, store: &Store, seen: Seen, result: Result<(), String>) {
+        let Err(why) = result else { return store.figures.took_effect(seen.since) };
+        self.translation = None;
+        let message = format_args!("objects have changed, but data planes keep the last plan: {why}");
+        report(Severity::Error, message);
+        self.board.set_fault(why);
     }
 
     fn publish_servers(&mut self, changes: Vec<(usize, Vec<Server>)>) -> Result<(), String> {

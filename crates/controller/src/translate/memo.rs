@@ -41,18 +41,21 @@ struct Known {
     upstreams: Vec<Upstream>,
     backends: Vec<UpstreamBackend>,
     /// None, if rules were refused: then all are tried again.
-    records: Option<(Surroundings, Records)>,
+    records: Option<KnownRecords>,
     sites: Option<FormerSites>,
 }
 
 /// What was made of each route, by kind and place.
 type Records = HashMap<(&'static str, ObjectKey), Arc<RouteRecord>>;
 
+/// The same, and what they depend on.
+type KnownRecords = (Surroundings, Records);
+
 /// What one translation begins with.
 struct Round<'r> {
     refused: &'r BTreeMap<String, String>,
     former_upstreams: FormerUpstreams<'r>,
-    records: Option<&'r (Surroundings, Records)>,
+    records: Option<&'r KnownRecords>,
     former_sites: Option<&'r FormerSites>,
     changed: &'r ObjectChanges,
 }
@@ -127,7 +130,7 @@ impl Round<'_> {
         self,
         objects: &Objects,
         settings: &Settings,
-    ) -> (Translation, Vec<(String, String)>, (Surroundings, Records), Option<FormerSites>) {
+    ) -> (Translation, Vec<(String, String)>, KnownRecords, Option<FormerSites>) {
         let Round { refused, former_upstreams, records, former_sites, changed } = self;
         let mut files = Files::below(&settings.folder);
         let mut statuses = class_statuses(objects, settings);
