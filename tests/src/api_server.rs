@@ -275,10 +275,10 @@ fn watch(mut stream: TcpStream, list: &str, since: u64, state: &ApiState) {
     {
         let mut inner = state.inner.lock().unwrap();
         if since < inner.forgotten {
-            let text = failure("Expired", 410).to_string();
+            let line = format!("{}\n", json!({"type": "ERROR", "object": failure("Expired", 410)}));
             let head = format!(
-                "HTTP/1.1 410 x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{text}",
-                text.len()
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{line}",
+                line.len()
             );
             let _ = stream.write_all(head.as_bytes());
             return;

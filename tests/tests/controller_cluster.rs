@@ -171,7 +171,7 @@ fn changes_that_the_api_server_has_forgotten_are_found_by_a_new_list() {
 
 /// The times in a Lease are those of its holder's clock.
 #[test]
-fn a_holder_counts_as_gone_by_the_clock_of_who_waits() {
+fn times_in_a_lease_do_not_decide_about_its_holder() {
     let (port, folder) = (free_port(), Folder::new());
     let api = api_server(port);
     let renew = |time: &str, number: u64| {

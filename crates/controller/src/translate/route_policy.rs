@@ -28,8 +28,8 @@ const CLIENT_IPV6_BITS: u8 = 64;
 
 /// The policies of routes.
 pub(super) struct RoutePolicies<'o> {
-    caches: Table<'o, CacheSpec, gateway::Rules>,
-    limits: Table<'o, LimitSpec, Limits>,
+    caches: PolicyTable<'o, CacheSpec, gateway::Rules>,
+    limits: PolicyTable<'o, LimitSpec, Limits>,
     /// The rates of limits, which come first in the plan.
     pub(super) rates: Vec<Rate>,
 }
@@ -49,14 +49,14 @@ pub(super) struct RoutePolicyShapes {
 }
 
 /// The policies of one kind, the oldest first.
-struct Table<'o, S, R> {
+struct PolicyTable<'o, S, R> {
     kind: &'static str,
-    states: Vec<PolicyState<'o, S, R>>,
+    states: Vec<RoutePolicyState<'o, S, R>>,
     /// The policy of a route: by the kind and place of the route.
     targets: BTreeMap<(String, ObjectKey), usize>,
 }
 
-struct PolicyState<'o, S, R> {
+struct RoutePolicyState<'o, S, R> {
     metadata: &'o Metadata,
     spec: &'o S,
     rules: Result<R, String>,
@@ -70,14 +70,14 @@ impl<'o> RoutePolicies<'o> {
     /// All policies; of several for one route, the oldest counts.
     pub(super) fn new(objects: &'o Objects) -> RoutePolicies<'o> {
         let mut rates = Vec::new();
-        let mut caches = Table::new("CachePolicy");
+        let mut caches = PolicyTable::new("CachePolicy");
         let mut sorted: Vec<&CachePolicy> = objects.cache_policies.values().collect();
         sorted.sort_by_key(|it| it.metadata.age());
         for CachePolicy { metadata, spec } in sorted {
             let rules = check_targets(&spec.target_refs, &["HTTPRoute"]).and_then(|()| cache_rules(spec));
             caches.add((metadata, spec), &spec.target_refs, rules);
         }
-        let mut limits = Table::new("LimitPolicy");
+        let mut limits = PolicyTable::new("LimitPolicy");
         let mut sorted: Vec<&LimitPolicy> = objects.limit_policies.values().collect();
         sorted.sort_by_key(|it| it.metadata.age());
         for LimitPolicy { metadata, spec } in sorted {
@@ -129,9 +129,9 @@ impl<'o> RoutePolicies<'o> {
     }
 }
 
-impl<'o, S: Clone, R> Table<'o, S, R> {
-    fn new(kind: &'static str) -> Table<'o, S, R> {
-        Table { kind, states: Vec::new(), targets: BTreeMap::new() }
+impl<'o, S: Clone, R> PolicyTable<'o, S, R> {
+    fn new(kind: &'static str) -> PolicyTable<'o, S, R> {
+        PolicyTable { kind, states: Vec::new(), targets: BTreeMap::new() }
     }
 
     fn add(
@@ -149,10 +149,10 @@ impl<'o, S: Clone, R> Table<'o, S, R> {
                 older = self.states.get(first).map(|it| it.metadata.key());
             }
         }
-        self.states.push(PolicyState { metadata, spec, rules, older, ancestors: BTreeSet::new() });
+        self.states.push(RoutePolicyState { metadata, spec, rules, older, ancestors: BTreeSet::new() });
     }
 
-    fn of(&self, route: RouteHead<'_>) -> Option<&PolicyState<'o, S, R>> {
+    fn of(&self, route: RouteHead<'_>) -> Option<&RoutePolicyState<'o, S, R>> {
         let at = self.targets.get(&(route.kind.to_owned(), route.metadata.key()))?;
         self.states.get(*at)
     }
@@ -173,7 +173,7 @@ impl<'o, S: Clone, R> Table<'o, S, R> {
 
     fn statuses(&self, settings: &Settings) -> Vec<Arc<StatusUpdate>> {
         let used = self.states.iter().filter(|it| !it.ancestors.is_empty());
-        let status = |state: &PolicyState<'_, S, R>| {
+        let status = |state: &RoutePolicyState<'_, S, R>| {
             let accepted = match (&state.rules, &state.older) {
                 (Err(why), _) => Condition::bad("Accepted", "Invalid", why.clone()),
                 (Ok(_), Some(older)) => {

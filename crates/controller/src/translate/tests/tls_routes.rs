@@ -206,7 +206,7 @@ fn tls_that_ends_here_shares_a_port_with_tls_that_does_not() {
 }
 
 #[test]
-fn tls_that_ends_here_passes_on_what_is_inside() {
+fn connections_are_passed_on_behind_the_end_of_tls() {
     let listeners = "  - {name: in, hostname: in.test, port: 443, protocol: TLS, tls: {certificateRefs: [{name: c}]}}\n  \
                      - {name: as-it-is, hostname: db.test, port: 443, protocol: TLS, tls: {mode: Passthrough}}";
     let text = tls_route("r", TO_A) + &certificate("in.test");
@@ -230,7 +230,7 @@ fn tls_that_ends_here_passes_on_what_is_inside() {
 }
 
 #[test]
-fn what_was_inside_tls_does_not_reach_servers_that_need_tls() {
+fn services_that_need_tls_get_no_decrypted_connections() {
     let listener =
         "  - {name: in, hostname: in.test, port: 443, protocol: TLS, tls: {certificateRefs: [{name: c}]}}";
     let policy = super::policies::policy("p", 1, "", super::policies::CA);
