@@ -111,13 +111,13 @@ pub(crate) fn get(port: u16, host: &str, target: &str, fields: &str) -> Answer {
 pub(crate) struct Backend {
     name: &'static str,
     server: Server,
-    folder: Folder,
+    _folder: Folder,
 }
 
 impl Backend {
     /// A server of this folder.
     pub(crate) fn of(name: &'static str, server: Server, folder: Folder) -> Backend {
-        Backend { name, server, folder }
+        Backend { name, server, _folder: folder }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -126,11 +126,6 @@ impl Backend {
 
     pub(crate) fn secure_port(&self) -> u16 {
         self.server.secure_port.unwrap()
-    }
-
-    /// Writes a file that it serves.
-    pub(crate) fn write(&self, name: &str, text: &str) {
-        self.folder.write(name, text);
     }
 }
 

@@ -93,8 +93,7 @@ impl Connector {
                 };
                 match (&plan.alternatives[..], path, &plan.revoked) {
                     ([], Some(path), Some(revoked)) => {
-                        let verifier =
-                            WebPkiServerVerifier::builder_with_provider(roots, crate::provider());
+                        let verifier = WebPkiServerVerifier::builder_with_provider(roots, crate::provider());
                         let verifier =
                             verifier.with_crls(revocations(revoked)?).enforce_revocation_expiration();
                         let unusable = |error| match error {
@@ -105,7 +104,9 @@ impl Connector {
                     }
                     ([], ..) => builder.with_root_certificates(roots),
                     (_, _, Some(_)) => {
-                        return Err("revocation lists are not supported beside other names of a server".to_owned());
+                        return Err(
+                            "revocation lists are not supported beside other names of a server".to_owned()
+                        );
                     }
                     (names, ..) => {
                         let named = OwnVerifier::of(Some(Alternatives::new(roots, names)));

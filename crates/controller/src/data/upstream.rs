@@ -166,9 +166,8 @@ impl ServerTlsData {
         let path = |file: &String| check_file_name(file).map(|()| folder.join(file));
         let hosts = self.hosts.iter().cloned().map(SubjectName::Dns);
         let uris = self.uris.iter().cloned().map(SubjectName::Uri);
-        let identity = |[certificate, key]: &[String; 2]| {
-            Ok::<_, String>(Identity::new(path(certificate)?, path(key)?))
-        };
+        let identity =
+            |[certificate, key]: &[String; 2]| Ok::<_, String>(Identity::new(path(certificate)?, path(key)?));
         Ok(Tls {
             name: self.name.clone(),
             alternatives: hosts.chain(uris).collect(),

@@ -91,7 +91,8 @@ impl PortRule {
                 });
             }
             "AllowInsecureFallback" => {
-                rule.clients = Some(ClientCertificates { takes_unknown: true, ..ClientCertificates::default() });
+                rule.clients =
+                    Some(ClientCertificates { takes_unknown: true, ..ClientCertificates::default() });
             }
             other => {
                 let message = format!(
