@@ -167,10 +167,10 @@ impl Finisher {
         let making = Making { by, notes: self.rules.notes.as_deref() };
         self.limit_rate(rules, response);
         forget_private(self.redirects.as_deref(), response);
-        apply_kept(&self.kept, response);
         if let Some(error) = self.error.filter(|_| response.status() == Status::OK) {
             response.set_status(error);
         }
+        apply_kept(&self.kept, response);
         if let Some(pages) = &self.pages
             && let Some((to, is_kept)) = rules.pages.route(response.status(), by)
             && pages.replace(to, is_kept, response)

@@ -11,6 +11,7 @@ use flatout_wire::{Method, Status};
 use super::compiled::{CompiledAction, CompiledRoute};
 use super::reroute::CompiledReroute;
 use super::steps::{Identity, Progress, RequestContext};
+use super::upstream_redirect::kept_of_error;
 use super::worker::SiteWorker;
 
 /// A request, kept until its response arrives.
@@ -74,8 +75,9 @@ impl PageRequest {
         };
         progress.identity.noted.number = self.number;
         let (note, status) = (response.note(), response.status());
+        let kept = kept_of_error(response);
         let mut page = Response::new();
-        let Some(Reply::Now) = self.run(request, progress, to, (status, is_kept), &mut page) else {
+        let Some(Reply::Now) = self.run(request, progress, to, (status, is_kept), kept, &mut page) else {
             return false;
         };
         page.set_note(note);
@@ -89,6 +91,7 @@ impl PageRequest {
         progress: Progress,
         to: &CompiledReroute,
         error: (Status, bool),
+        kept: Vec<(String, Vec<u8>)>,
         page: &mut Response,
     ) -> Option<Reply> {
         let mut context = RequestContext::new(&self.worker, request, progress, page);
@@ -98,6 +101,7 @@ impl PageRequest {
         // The limits counted the request already.
         if let Some(rerouted) = &mut context.progress.rerouted {
             rerouted.was_limited = true;
+            rerouted.kept = kept;
         }
         let RequestContext { request, progress, response, .. } = context;
         let context = RequestContext::new(&self.worker, request, progress, response);

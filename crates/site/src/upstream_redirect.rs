@@ -175,13 +175,15 @@ pub(crate) fn forget_private(request: Option<&RedirectRequest>, response: &mut R
 pub(crate) fn apply_kept(kept: &[(String, Vec<u8>)], response: &mut Response) {
     let is_error = response.status().code() >= 400;
     let is_of_error = |name: &str| is_one(name.as_bytes(), &OF_ERROR);
+    let own: Vec<&str> = OF_ERROR.into_iter().filter(|name| response.field(name).is_some()).collect();
     let is_field =
         |name: &str| name != LIMIT_RATE && (!is_error || name == "set-cookie" || is_of_error(name));
     for (name, value) in kept.iter().filter(|(name, _)| is_field(name)) {
-        if is_of_error(name) && response.field(name).is_some() {
+        if own.iter().any(|own| own.eq_ignore_ascii_case(name)) {
             continue;
         }
-        if name != "set-cookie" {
+        // There may be several challenges, as there may be several cookies.
+        if name != "set-cookie" && !is_of_error(name) {
             response.remove_header(name);
         }
         response.header(name, value);

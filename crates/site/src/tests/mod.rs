@@ -51,7 +51,7 @@ impl Forwarding for Fake {
         BodyPlan::Whole { bytes_max }
     }
 
-    /// `X-Status` of the request is the status of the response.
+    /// `X-Status` of the request is the status of the response, and `X-Challenge` its challenge.
     fn forward(&self, request: Request<'_>, what: Forwarded<'_>, response: &mut Response) -> Reply {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let kept = request.head.fields().filter(|(name, _)| !what.edits.drops(name));
@@ -65,6 +65,9 @@ impl Forwarding for Fake {
         });
         let status = request.head.field("x-status").map(|value| text(value).parse().unwrap());
         response.set_status(Status::from_code(status.unwrap_or(200)).unwrap());
+        if let Some(challenge) = request.head.field("x-challenge") {
+            response.header("WWW-Authenticate", challenge);
+        }
         response.header("X-Upstream", "yes").buffer().extend_from_slice(b"upstream");
         if request.path.starts_with(b"/abandoned") {
             // Nobody responds, and the rules are dropped.

@@ -17,6 +17,32 @@ fn basic(password: &str) -> BasicAuth {
 const RIGHT: &str = "Authorization: Basic YW5uOnNlY3JldA==\r\n";
 const WRONG: &str = "Authorization: Basic YW5uOndyb25n\r\n";
 
+/// Without the challenge no browser asks for a password.
+#[test]
+fn the_page_of_a_401_keeps_its_challenge() {
+    let to = plan::Reroute::Path(Template::text("/help"));
+    let source = PageSource::Route { to, keeps_status: true };
+    let page = Page { content_type: String::new(), source };
+    let error_page = ErrorPage { statuses: vec![401..=401], page, status: None, of_upstreams: true };
+    let with = |basic_auth| Rules { basic_auth, error_pages: vec![error_page.clone()], ..Rules::default() };
+    let own = Route { rules: with(Some(basic("secret"))), ..to_upstream("/own") };
+    let other = Route { rules: with(None), ..to_upstream("/other") };
+    let help = respond(plan::PathMatch::prefix("/help"), "how to log in");
+    let client = TestClient::new(&plan_of(vec![own, other, help]));
+    let challenged = "X-Status: 401\r\nX-Challenge: Basic realm=\"theirs\"\r\n";
+    for (path, fields, expected) in [("/own", "", "inside"), ("/other", challenged, "theirs")] {
+        let response = client.ask("GET", path, fields);
+        assert_eq!((response.status, response.body.as_str()), (401, "how to log in"), "{path}");
+        assert_eq!(
+            response.fields.to_ascii_lowercase().matches("www-authenticate: ").count(),
+            1,
+            "{response:?}"
+        );
+        assert!(response.fields.contains(expected), "{response:?}");
+    }
+    assert!(!client.get("/help").fields.contains("authenticate"));
+}
+
 #[test]
 fn basic_auth_challenges_and_checks_on_another_thread() {
     let page = Page { content_type: "text/html".to_owned(), source: PageSource::Text("log in".to_owned()) };
