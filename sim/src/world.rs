@@ -380,6 +380,7 @@ impl World {
         self.note_written_purges(shared);
         jobs::set_crashed(true);
         self.server.take().into_iter().for_each(Server::kill);
+        flatout_proxy::forget_all();
         crash::lose_unsynced(&cache_path(self.folder.path()), has_lost_power, &mut self.random);
         jobs::set_crashed(false);
         self.disk.start_again();

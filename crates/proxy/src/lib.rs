@@ -80,7 +80,7 @@ pub use spool::store::{SpoolFigures, SpoolPlan};
 pub use watch::Watch;
 pub use worker::ProxyWorker;
 #[cfg(feature = "simulation")]
-pub use worker::audit::check_all;
+pub use worker::audit::{check_all, forget_all};
 pub use worker::forward::{Prepared, body_plan};
 pub use worker::passthrough::{Passthrough, PassthroughEnd, PassthroughEnding};
 

@@ -17,6 +17,11 @@ pub(super) fn watch(worker: &Rc<ProxyWorker>) {
     WORKERS.with_borrow_mut(|workers| workers.push(Rc::downgrade(worker)));
 }
 
+/// Forgets all parts so far: their process was killed, and what it did at that moment stays undone.
+pub fn forget_all() {
+    WORKERS.with_borrow_mut(Vec::clear);
+}
+
 /// Checks the parts of all workers of this thread.
 ///
 /// # Errors
