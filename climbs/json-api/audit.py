@@ -31,9 +31,12 @@ def switch(state):
 
 
 def exempt_new_processes(wanted):
+    """Returns whether that has changed anything: a rule that was there already is not ours to delete."""
     rule = struct.pack("=II", LIST_TASK, 0).ljust(RULE_BYTES, b"\0")
     try:
         ask(ADD_RULE if wanted else DELETE_RULE, rule, REQUEST | ACK)
     except OSError as error:
         if error.errno != (errno.EEXIST if wanted else errno.ENOENT):
             raise
+        return False
+    return True

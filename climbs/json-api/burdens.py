@@ -1,5 +1,5 @@
 """burdens.py PID: until that process ends, audit is switched on, and a packet socket is open whose filter accepts nothing, like that of
-dhclient. Both are then as before."""
+dhclient. Both are then as before; if this process is killed by SIGKILL, audit stays on: auditctl -e 0."""
 
 import ctypes, os, select, signal, socket, struct, sys
 

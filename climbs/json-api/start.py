@@ -53,13 +53,12 @@ is_unaudited, is_confined = "--unaudited" in sys.argv, "--unconfined" not in sys
 # Whether a thread is audited is decided when it is created. So only one server starts at a time, and the rule is there until it listens.
 with open(os.path.abspath(__file__)) as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
-    if is_unaudited:
-        audit.exempt_new_processes(True)
+    is_exempt = is_unaudited and audit.exempt_new_processes(True)
     try:
         server = start(command, is_confined)
         wait_until_listening(command)
     finally:
-        if is_unaudited:
+        if is_exempt:
             audit.exempt_new_processes(False)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(server, 0)[1]) & 255)

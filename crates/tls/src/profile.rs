@@ -1,6 +1,7 @@
 //! Rules for connections: which certificates are presented, and what is required of clients. A server has one set of them, and
 //! perhaps others for some names; which, its user decides for the name in each ClientHello.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -70,20 +71,28 @@ pub(crate) struct OpenProfile {
     pub(crate) sessions: Option<SessionStore>,
 }
 
-/// Hashes of all rules so far. Their places are their numbers, which stay the same when a plan is replaced.
+impl Profile {
+    /// What it requires of clients, by the names of files: their contents may change while it is in use.
+    fn requirements(&self) -> String {
+        format!("{:?}", (self.refuses, self.min_version, &self.clients, &self.realm, self.is_opaque))
+    }
+}
+
+/// The numbers of all rules so far, which stay the same when a plan is replaced.
 #[derive(Default)]
-pub(crate) struct Rules(Mutex<Vec<Vec<u8>>>);
+pub(crate) struct Rules(Mutex<HashMap<String, u16>>);
 
 impl Rules {
-    fn number(&self, hash: &[u8]) -> Result<u16, String> {
+    fn number(&self, requirements: String) -> Result<u16, String> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = known.iter().position(|other| other == hash).unwrap_or(known.len());
-        let number = u16::try_from(at).map_err(|_| {
+        let next = u16::try_from(known.len());
+        if let Some(number) = known.get(&requirements) {
+            return Ok(*number);
+        }
+        let number = next.map_err(|_| {
             format!("more than {} different rules for TLS since the start; restart the server", u16::MAX)
         })?;
-        if at == known.len() {
-            known.push(hash.to_vec());
-        }
+        known.insert(requirements, number);
         Ok(number)
     }
 }
@@ -141,7 +150,7 @@ impl Common<'_> {
             config.alpn_protocols.push(PROTOCOL.to_vec());
         }
         let trust = trust.finish().as_ref().to_vec();
-        let rules = self.rules.number(&trust)?;
+        let rules = self.rules.number(profile.requirements())?;
         let sessions = (self.plan.early_data && !profile.is_opaque).then(|| {
             let known = self.former.iter().find(|former| former.trust == trust);
             known.cloned().unwrap_or_else(|| SessionStore::new(trust.clone()))

@@ -484,7 +484,12 @@ fn profiles_have_certificates_and_rules_of_their_own() {
     assert_ne!(outcome(0, &folder.trusting(), "c.test").0, "open", "a certificate is required");
     let unknown = ClientPlan { identity: Some(stranger.sign("client", &["x"])), ..folder.trusting() };
     assert_ne!(outcome(0, &unknown, "c.test").0, "open");
-    // The numbers of rules stay.
+    // The numbers of rules stay, also when a file has other contents.
+    let authorities = |of: &flatout_tls::ClientCertificates| of.authorities.clone().unwrap();
+    let more = std::fs::read_to_string(authorities(&stranger.clients(true))).unwrap();
+    let file = authorities(plan.profiles[1].clients.as_ref().unwrap());
+    let both = std::fs::read_to_string(&file).unwrap() + &more;
+    std::fs::write(file, both).unwrap();
     let (before, changed) = ([acceptor.rules(0), acceptor.rules(2)], ServerPlan { early_data: true, ..plan });
     let prepared = acceptor.prepare(changed, selector()).unwrap();
     assert_eq!([prepared.rules(0), prepared.rules(2)], before);
