@@ -64,6 +64,13 @@ impl<'d> Import<'d> {
             return self.leave(cache, &why, lines);
         };
         let inactive = store.inactive.clone();
+        let (unstored, is_closed) = self.conditions(chain, &named("no_cache"), lines);
+        if is_closed {
+            // The responses that it keeps out may be for one person only.
+            let why =
+                format!("without all of {family}_no_cache it would store too much: nothing is cached here");
+            return self.leave(cache, &why, lines);
+        }
         self.validity(chain, &named("cache_valid"), lines);
         if let Some(key) = chain.find(&named("cache_key")) {
             // Slices have keys of their own.
@@ -79,8 +86,7 @@ impl<'d> Import<'d> {
                 ),
             }
         }
-        let unstored = self.conditions(chain, &named("no_cache"), lines);
-        let bypassed = self.conditions(chain, &named("cache_bypass"), lines);
+        let (bypassed, _) = self.conditions(chain, &named("cache_bypass"), lines);
         // nginx stores what it got although it did not use the cache.
         let (bypassed, refreshed): (Vec<_>, Vec<_>) =
             bypassed.into_iter().partition(|text| unstored.contains(text));
@@ -156,22 +162,23 @@ impl<'d> Import<'d> {
         others.into_iter().for_each(|other| lines.setting(other));
     }
 
-    /// `proxy_cache_bypass` or `proxy_no_cache`: conditions that must all be empty or 0.
-    fn conditions(&mut self, chain: &Chain<'d>, name: &str, lines: &mut Lines) -> Vec<String> {
-        let mut texts = Vec::new();
+    /// `proxy_cache_bypass` or `proxy_no_cache`: conditions that must all be empty or 0, and whether others are not supported.
+    fn conditions(&mut self, chain: &Chain<'d>, name: &str, lines: &mut Lines) -> (Vec<String>, bool) {
+        let mut conditions = Vec::new();
+        let mut is_partial = false;
         for directive in chain.list(&[name]) {
-            let unknown = directive
-                .texts()
-                .into_iter()
-                .find_map(|given| values::unknown_variable(given, &self.maps).map(str::to_owned));
-            match unknown {
-                None => texts.extend(directive.texts().into_iter().map(text)),
-                Some(unknown) => {
-                    self.leave(directive, &format!("the variable ${unknown} is not supported"), lines);
+            for given in directive.texts() {
+                match values::unknown_variable(given, &self.maps) {
+                    None => conditions.push(text(given)),
+                    Some(unknown) => {
+                        let why = format!("the variable ${unknown} is not supported");
+                        self.leave(directive, &why, lines);
+                        is_partial = true;
+                    }
                 }
             }
         }
-        texts
+        (conditions, is_partial)
     }
 }
 

@@ -292,6 +292,34 @@ fn upstreams_zones_maps_and_logs() {
     }
 }
 
+/// A response that must not be stored replaces nothing that others get.
+#[test]
+fn responses_for_one_person_are_not_stored_for_others() {
+    let of = |text: &str| {
+        imported(&format!(
+            "http {{ proxy_cache_path /c keys_zone=a:1m; server {{ listen 80; location / {{ proxy_pass http://a; proxy_cache a; {text} }} }} }}"
+        ))
+    };
+    let open = of("proxy_cache_bypass $cookie_s $upstream_http_x; proxy_no_cache $cookie_s;");
+    for expected in [
+        "not converted: proxy_cache_bypass $cookie_s $upstream_http_x;",
+        "        cache-bypass \"$cookie_s\"\n",
+        "        cache-no-store \"$cookie_s\"\n",
+    ] {
+        assert!(open.text.contains(expected), "{expected}\n{}", open.text);
+    }
+    assert!(!open.text.contains("cache-refresh"), "{}", open.text);
+    assert_eq!(open.left, 1);
+    for unknown in ["$cookie_s $upstream_http_x", "$upstream_http_x"] {
+        let closed = of(&format!(
+            "proxy_cache_valid 1m; proxy_cache_bypass $cookie_s; proxy_no_cache {unknown}; proxy_no_cache $arg_n;"
+        ));
+        assert!(!closed.text.contains("        cache"), "{}", closed.text);
+        assert!(closed.text.contains("nothing is cached here"), "{}", closed.text);
+        assert_eq!(closed.left, 2);
+    }
+}
+
 #[test]
 fn caches_are_converted() {
     let of = |text: &str| {
