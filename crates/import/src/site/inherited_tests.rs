@@ -106,6 +106,26 @@ fn certificates_of_clients_are_required_as_in_nginx() {
     let other = server("b", "ssl_verify_client on;");
     let text = imported(&format!("http {{ {first} {other} }}")).text;
     assert_eq!(text.matches("    tls-client-ca \"/a\"\n").count(), 2, "{text}");
+    // The default server's certificate brings its CAs and revocation lists; those of the other server are not used.
+    let first = server("a", &format!("{pair} ssl_verify_client on; ssl_client_certificate /a; ssl_crl /l;"));
+    for given in ["", "ssl_client_certificate /b;", "ssl_client_certificate /b; ssl_crl /m;", "ssl_crl /m;"] {
+        let result = imported(&format!(
+            "http {{ {first} {} }}",
+            server("b", &format!("ssl_verify_client on; {given}"))
+        ));
+        let text = &result.text;
+        assert_eq!(text.matches("    tls-client-ca \"/a\" crl=\"/l\"\n").count(), 2, "{given}: {text}");
+        assert!(!text.contains("/b") && !text.contains("/m") && result.left == 0, "{given}: {text}");
+    }
+    let first = server("a", &format!("{pair} ssl_verify_client on; ssl_client_certificate /a;"));
+    let result =
+        imported(&format!("http {{ {first} {} }}", server("b", "ssl_verify_client on; ssl_crl /m;")));
+    assert_eq!(result.text.matches("    tls-client-ca \"/a\"\n").count(), 2, "{}", result.text);
+    // A list of revoked certificates has no effect where none is verified.
+    let unverified = format!("{pair} ssl_verify_client optional_no_ca; ssl_crl /l;");
+    let result = imported(&format!("http {{ {} }}", server("a", &unverified)));
+    assert!(result.text.contains("not converted: ssl_crl /l;"), "{}", result.text);
+    assert_eq!(result.left, 1);
     // Nobody can be verified: nginx refuses everybody.
     let first = server("a", &format!("{pair} ssl_client_certificate /a;"));
     let result = imported(&format!("http {{ {first} {other} }}"));

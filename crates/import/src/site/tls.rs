@@ -20,6 +20,9 @@ const NAMES: [&str; 10] = [
     "ssl_reject_handshake",
 ];
 
+/// Those of them that nginx uses only in a server with a certificate of its own.
+const OF_CERTIFIED: [&str; 3] = ["ssl_client_certificate", "ssl_trusted_certificate", "ssl_crl"];
+
 /// Whether all servers with TLS have the same settings for it.
 pub(super) fn is_one<'d>(servers: &[&'d Directive], http: &Chain<'d>) -> bool {
     let of = |server: &&'d Directive| -> Vec<Vec<&'d str>> {
@@ -36,6 +39,16 @@ fn other_server<'d>(chain: &Chain<'d>, at: usize) -> Option<&'d [Directive]> {
     let servers = chain.outer();
     let mut servers = servers.own().iter().filter(|directive| directive.name == "server");
     servers.nth(at).map(Directive::inner)
+}
+
+/// A server's own certificate with its key, as in `tls`.
+fn certificate(chain: &Chain<'_>) -> Option<String> {
+    let pair = chain.find("ssl_certificate").zip(chain.find("ssl_certificate_key"));
+    let (certificate, key) = pair.map(|(certificate, key)| (certificate.word(0), key.word(0)))?;
+    let passwords = chain.find("ssl_password_file");
+    let passwords = passwords.map(|file| format!(" passwords={}", text(file.word(0))));
+    let is_plain = !certificate.contains('$') && !key.contains('$');
+    is_plain.then(|| format!("{} {}{}", text(certificate), text(key), passwords.unwrap_or_default()))
 }
 
 impl<'d> Import<'d> {
@@ -73,10 +86,11 @@ impl<'d> Import<'d> {
             }
             return lines.setting("tls refuse".to_owned());
         }
-        let lost = match (self.certificate(chain, at), self.clients(chain, at, lines)) {
-            (None, _) => "it has TLS, but no ssl_certificate and ssl_certificate_key",
-            (_, Err(why)) => why,
-            (Some(pair), Ok(clients)) => return self.tls_settings(&pair, clients, chain, top, lines),
+        let certified = self.certified(chain, at);
+        let lost = match certified.and_then(|of| Some((certificate(&of)?, self.clients(chain, &of, lines)))) {
+            None => "it has TLS, but no ssl_certificate and ssl_certificate_key",
+            Some((_, Err(why))) => why,
+            Some((pair, Ok(clients))) => return self.tls_settings(&pair, clients, chain, top, lines),
         };
         self.set_place(server);
         self.lost.push(format!("{}: {lost}", self.place));
@@ -87,17 +101,12 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// The certificate with its key, as in `tls`. Clients get that of the address's default server where a server has none.
-    fn certificate(&self, chain: &Chain<'d>, at: usize) -> Option<String> {
-        let found = |chain: &Chain<'d>| {
-            let pair = chain.find("ssl_certificate").zip(chain.find("ssl_certificate_key"));
-            let (certificate, key) = pair.map(|(certificate, key)| (certificate.word(0), key.word(0)))?;
-            let passwords = chain.find("ssl_password_file");
-            let passwords = passwords.map(|file| format!(" passwords={}", text(file.word(0))));
-            let is_plain = !certificate.contains('$') && !key.contains('$');
-            is_plain.then(|| format!("{} {}{}", text(certificate), text(key), passwords.unwrap_or_default()))
-        };
-        found(chain).or_else(|| self.default_servers(chain, at).iter().find_map(found))
+    /// The server whose certificate clients get: this one, or the default server of its address where it has none.
+    fn certified(&self, chain: &Chain<'d>, at: usize) -> Option<Chain<'d>> {
+        match certificate(chain) {
+            Some(_) => Some(chain.clone()),
+            None => self.default_servers(chain, at).into_iter().find(|other| certificate(other).is_some()),
+        }
     }
 
     /// The default servers of a server's addresses.
@@ -106,14 +115,15 @@ impl<'d> Import<'d> {
         others.into_iter().filter_map(|at| Some(chain.outer().within(other_server(chain, at)?))).collect()
     }
 
-    /// What is required of clients, as in `tls-client-ca`.
+    /// What is required of clients, as in `tls-client-ca`: a server says whether, and the server whose certificate they get says
+    /// by which CAs and revocation lists.
     ///
     /// # Errors
     /// Why nginx would serve nobody.
     fn clients(
         &mut self,
         chain: &Chain<'d>,
-        at: usize,
+        of: &Chain<'d>,
         lines: &mut Lines,
     ) -> Result<Option<String>, &'static str> {
         let verify = chain.word("ssl_verify_client");
@@ -124,19 +134,25 @@ impl<'d> Import<'d> {
             _ => return Ok(None),
         };
         // `ssl_trusted_certificate` verifies too, but is not sent to clients.
-        let authorities = |chain: &Chain<'d>| {
-            chain.find("ssl_client_certificate").or_else(|| chain.find("ssl_trusted_certificate"))
-        };
-        let verifies = |chain: &&Chain<'d>| !["", "off"].contains(&chain.word("ssl_verify_client"));
-        let defaults = || self.default_servers(chain, at).iter().filter(verifies).find_map(authorities);
-        let crl = chain.find("ssl_crl").map(|list| format!(" crl={}", text(list.word(0))));
-        match authorities(chain).or_else(defaults) {
+        let authorities = of.find("ssl_client_certificate").or_else(|| of.find("ssl_trusted_certificate"));
+        let verifies = !["", "off"].contains(&of.word("ssl_verify_client"));
+        match authorities.filter(|_| verifies) {
             Some(file) => {
                 self.fates.carried(file);
+                let crl = of.find("ssl_crl").map(|list| {
+                    self.fates.carried(list);
+                    format!(" crl={}", text(list.word(0)))
+                });
                 let file = text(file.word(0));
                 Ok(Some(format!("tls-client-ca {file}{options}{}", crl.unwrap_or_default())))
             }
-            None if verify == "optional_no_ca" => Ok(Some("tls-client-ca any optional=on".to_owned())),
+            None if verify == "optional_no_ca" => {
+                if let Some(list) = of.find("ssl_crl") {
+                    let why = "without an ssl_client_certificate no certificate is verified";
+                    self.leave(list, why, lines);
+                }
+                Ok(Some("tls-client-ca any optional=on".to_owned()))
+            }
             None if verify == "optional" => {
                 lines.comment("ssl_verify_client needs an ssl_client_certificate");
                 Ok(None)
@@ -153,9 +169,14 @@ impl<'d> Import<'d> {
         top: &mut Lines,
         lines: &mut Lines,
     ) {
+        // In nginx too, the CAs of a server without a certificate of its own verify no clients.
+        let is_certified = certificate(chain).is_some();
         for name in NAMES {
-            if let Some(directive) = chain.find(name) {
-                self.fates.carried(directive);
+            let Some(directive) = chain.find(name) else { continue };
+            match OF_CERTIFIED.contains(&name) && !is_certified {
+                true => self.fates.needless(directive),
+                false if self.fates.is_known(directive) => {}
+                false => self.fates.carried(directive),
             }
         }
         self.early_data(chain, top, lines);
