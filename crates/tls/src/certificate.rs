@@ -206,6 +206,12 @@ fn describe(certificate: &CertificateDer<'_>) -> Option<Described> {
     })
 }
 
+/// Whether a certificate names itself as its issuer.
+pub(crate) fn is_self_issued(certificate: &CertificateDer<'_>) -> bool {
+    let parsed = x509_cert::Certificate::from_der(certificate);
+    parsed.is_ok_and(|it| it.tbs_certificate.issuer == it.tbs_certificate.subject)
+}
+
 /// The URIs among a certificate's names.
 pub(crate) fn uris(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(parsed) = x509_cert::Certificate::from_der(certificate) else { return Vec::new() };

@@ -51,7 +51,7 @@ fn decrypted(bytes: &[u8], passwords: &Path) -> Result<PrivateKeyDer<'static>, S
     let malformed =
         |error: &dyn std::fmt::Display| format!("its encryption is malformed or not supported: {error}");
     let pem = std::str::from_utf8(bytes).map_err(|error| malformed(&error))?;
-    let (_, document) = SecretDocument::from_pem(pem).map_err(|error| malformed(&error))?;
+    let (_, document) = SecretDocument::from_pem(encrypted_block(pem)).map_err(|error| malformed(&error))?;
     let key = EncryptedPrivateKeyInfo::try_from(document.as_bytes()).map_err(|error| malformed(&error))?;
     let given = read(passwords, "passwords")?;
     let lines = given.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
@@ -59,4 +59,12 @@ fn decrypted(bytes: &[u8], passwords: &Path) -> Result<PrivateKeyDer<'static>, S
         lines.filter(|line| !line.is_empty()).take(PASSWORDS_MAX).find_map(|line| key.decrypt(line).ok());
     let plain = plain.ok_or_else(|| format!("no password in {} decrypts it", passwords.display()))?;
     Ok(PrivatePkcs8KeyDer::from(plain.as_bytes().to_vec()).into())
+}
+
+/// The PEM block of an encrypted key: the certificate may be in the same file.
+fn encrypted_block(pem: &str) -> &str {
+    let (begin, end) = ("-----BEGIN ENCRYPTED PRIVATE KEY-----", "-----END ENCRYPTED PRIVATE KEY-----");
+    let block = pem.find(begin).and_then(|at| pem.get(at..));
+    let block = block.and_then(|block| block.get(..block.find(end)? + end.len()));
+    block.unwrap_or(pem)
 }

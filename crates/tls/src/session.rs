@@ -201,7 +201,7 @@ impl Session {
         self.common().and_then(|common| common.handshake_kind()) == Some(HandshakeKind::Resumed)
     }
 
-    /// The peer's verified certificate (DER), if it has sent one.
+    /// The peer's certificate (DER), if it has sent one. It is verified only if [`has_verified_peer`](Session::has_verified_peer) says so.
     pub(crate) fn peer_certificate(&self) -> Option<&[u8]> {
         self.common()?.peer_certificates()?.first().map(|certificate| certificate.as_ref())
     }

@@ -3,8 +3,11 @@
 mod support;
 
 use flatout_tls::{Acceptor, ClientCertificates, ClientPlan, Connector, PeerCertificate, ServerPlan};
-use rcgen::{CertificateParams, SerialNumber};
-use support::{Folder, server, shaken};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, GeneralSubtree, IsCa, Issuer, KeyPair, NameConstraints,
+    SerialNumber,
+};
+use support::{Folder, server, shaken, write_private};
 
 /// A certificate with this serial number, and its client.
 fn client(folder: &Folder, file: &str, serial: u64, trusted: &Folder) -> ClientPlan {
@@ -91,6 +94,40 @@ fn unknown_certificates_are_accepted_but_not_verified() {
     let required = acceptor(&folder, ClientCertificates { required: true, ..clients });
     assert!(verified(&required, &folder.trusting()).is_err());
     assert_eq!(verified(&required, &unknown), Ok(Some(false)));
+}
+
+#[test]
+fn certificates_that_violate_rules_are_not_taken_for_unknown_ones() {
+    let folder = Folder::new();
+    let own = folder.sign("own", &["own.test"]);
+    // A CA that may issue certificates for some names only.
+    let mut params = CertificateParams::new([]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let permitted_subtrees = vec![GeneralSubtree::DnsName("good.test".to_owned())];
+    params.name_constraints = Some(NameConstraints { permitted_subtrees, excluded_subtrees: Vec::new() });
+    params.distinguished_name.push(DnType::CommonName, "limited");
+    let key = KeyPair::generate().unwrap();
+    let authority = folder.path().join("limited.pem");
+    std::fs::write(&authority, params.self_signed(&key).unwrap().pem()).unwrap();
+    let limited = Issuer::new(params, key);
+    let acceptor = acceptor(
+        &folder,
+        ClientCertificates { takes_unknown: true, authorities: Some(authority), ..folder.clients(true) },
+    );
+    let showing = |pem: String, key: &KeyPair| {
+        std::fs::write(&own.certificate, pem).unwrap();
+        write_private(&own.key, &key.serialize_pem());
+        let plan = ClientPlan { identity: Some(own.clone()), ..folder.trusting() };
+        certificate(&acceptor, &plan).map(|it| it.unwrap().is_verified)
+    };
+    let key = KeyPair::generate().unwrap();
+    let of = |name: &str| CertificateParams::new([name.to_owned()]).unwrap();
+    assert_eq!(showing(of("good.test").signed_by(&key, &limited).unwrap().pem(), &key), Ok(true));
+    assert!(showing(of("bad.test").signed_by(&key, &limited).unwrap().pem(), &key).is_err());
+    // A CA that shows its own certificate.
+    let mut params = of("own.test");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    assert_eq!(showing(params.self_signed(&key).unwrap().pem(), &key), Ok(false));
 }
 
 #[test]

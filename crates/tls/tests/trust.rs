@@ -266,6 +266,15 @@ fn encrypted_keys_need_one_of_the_passwords() {
             (result, _) => panic!("{text:?}: {result:?}"),
         }
     }
+    // The certificate is in the same file, before it or behind it.
+    fs::write(&passwords, "secret").unwrap();
+    let certificate = fs::read_to_string(&identity.certificate).unwrap();
+    for parts in [[certificate.as_str(), ENCRYPTED_KEY], [ENCRYPTED_KEY, certificate.as_str()]] {
+        let whole = Identity { certificate: identity.key.clone(), ..encrypted.clone() };
+        write_private(&identity.key, &parts.concat());
+        Certificate::of(&whole).unwrap();
+    }
+    write_private(&identity.key, ENCRYPTED_KEY);
     fs::write(&passwords, "wrong\n".repeat(32) + "secret").unwrap();
     assert!(Certificate::of(&encrypted).is_err(), "32 passwords are tried");
     write_private(&identity.key, &ENCRYPTED_KEY.replace("MIH", "MIG"));
