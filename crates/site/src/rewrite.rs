@@ -8,7 +8,7 @@ use flatout_wire::target::forward_path;
 use super::compiled::{all_hold, resolved_for_requests};
 use super::facts::Uses;
 use super::fault::{Fault, Place};
-use super::maps::{TableCounts, Tables};
+use super::maps::Tables;
 use super::pattern;
 use super::plan::{Condition, Piece, Rewrite, RewriteFrom, Template, Then, Variable};
 use super::render::{Captures, Paths, Text, View, escape_unsafe};
@@ -68,13 +68,14 @@ impl Rewrites {
     /// `expression` is the route's own; rewrites of a prefix can use its groups.
     ///
     /// # Errors
-    /// Invalid expressions, paths and templates.
+    /// Invalid expressions, paths and templates, and those that depend on the user: routes are chosen before it is known.
     pub(crate) fn new(
         list: &[Rewrite],
         expression: Option<&Regex>,
-        counts: TableCounts,
+        tables: &Tables,
         place: Place,
     ) -> Result<Rewrites, Fault> {
+        let counts = tables.counts();
         let compile = |rewrite: &Rewrite| {
             let (from, own) = match &rewrite.from {
                 RewriteFrom::Prefix(prefix) if prefix.starts_with('/') => {
@@ -95,7 +96,14 @@ impl Rewrites {
                 None => None,
             };
             let when = resolved_for_requests(&rewrite.when, expression, counts, place)?;
-            Ok(CompiledRewrite { from, path: text(&path)?, query, then: rewrite.then, when })
+            let compiled = CompiledRewrite { from, path: text(&path)?, query, then: rewrite.then, when };
+            if compiled.uses(tables).has(Uses::USER) {
+                return Err(place.fault(
+                    "a rewrite depends on the user or on a field of the auth service, and routes are chosen before these are known; \
+                     use them in what is sent, such as `request-header set`, or in a `when` with another setting",
+                ));
+            }
+            Ok(compiled)
         };
         Ok(Rewrites(list.iter().map(compile).collect::<Result<_, Fault>>()?))
     }
@@ -110,11 +118,7 @@ impl Rewrites {
 
     /// What the result depends on, apart from the path.
     pub(crate) fn uses(&self, tables: &Tables) -> Uses {
-        let of_one = |rewrite: &CompiledRewrite| {
-            let texts = std::iter::once(&rewrite.path).chain(rewrite.query.as_ref().map(|(text, _)| text));
-            texts.fold(Uses::of_all(&rewrite.when, tables), |all, text| all.and(text.uses(tables)))
-        };
-        self.0.iter().map(of_one).fold(Uses::NOTHING, Uses::and)
+        self.0.iter().map(|rewrite| rewrite.uses(tables)).fold(Uses::NOTHING, Uses::and)
     }
 
     /// Whether a rewrite uses captures of the route's expression.
@@ -170,6 +174,11 @@ impl Rewrites {
 type Written = (Vec<u8>, Option<Vec<u8>>);
 
 impl CompiledRewrite {
+    fn uses(&self, tables: &Tables) -> Uses {
+        let texts = std::iter::once(&self.path).chain(self.query.as_ref().map(|(text, _)| text));
+        texts.fold(Uses::of_all(&self.when, tables), |all, text| all.and(text.uses(tables)))
+    }
+
     /// The new path in its normal form, and the new query.
     fn written(&self, goal: &Goal<'_>, view: &View<'_>, captured: Option<&Captures>) -> Option<Written> {
         let view = View {
@@ -254,7 +263,7 @@ mod tests {
     }
 
     fn applied(list: &[Rewrite], path: &str, query: Option<&str>) -> (RewriteResult, String) {
-        let rewrites = Rewrites::new(list, None, TableCounts::default(), Place::Plan).unwrap();
+        let rewrites = Rewrites::new(list, None, &Tables::default(), Place::Plan).unwrap();
         let mut fields = Vec::new();
         let head = parse(b"GET / HTTP/1.1\r\nHost: a\r\nX: %zz\r\n\r\n", &mut fields, &HeadLimits::default());
         let head = head.unwrap().unwrap();
@@ -311,6 +320,33 @@ mod tests {
         ] {
             let (rewritten, goal) = applied(&list, path, query);
             assert_eq!((rewritten, goal.as_str()), expected, "{list:?} {path}");
+        }
+    }
+
+    #[test]
+    fn a_rewrite_cannot_depend_on_the_user() {
+        use super::super::plan::{SetValue, SetVariable};
+        let user = Template::parse("$remote_user", |_| None).unwrap();
+        let set =
+            SetVariable { name: "x".to_owned(), value: SetValue::Text(user), when: Vec::new(), before: None };
+        let tables = Tables::new(&[], &[set], &[]).unwrap();
+        let of_set = |name: &str| (name == "x").then_some(Variable::Set(0));
+        for (to, is_refused) in [
+            ("/$remote_user$uri", true),
+            ("/a?u=$remote_user", true),
+            ("/$auth_http_x_id", true),
+            ("/$x", true),
+            ("/$host", false),
+        ] {
+            let to_text = Template::parse(to, of_set).unwrap();
+            let rewrite = Rewrite { to: to_text, ..regex("^", "", Then::Stop) };
+            let compiled = Rewrites::new(&[rewrite], None, &tables, Place::Plan);
+            let reason = compiled.err().map(|fault| fault.reason);
+            assert_eq!(
+                reason.is_some_and(|reason| reason.contains("depends on the user")),
+                is_refused,
+                "{to}"
+            );
         }
     }
 

@@ -195,7 +195,7 @@ impl<'d> Import<'d> {
                 .own()
                 .iter()
                 .any(|directive| ["try_files", "location"].contains(&directive.name.as_str()));
-        if !is_path || is_other || values::unknown_variable(name, &self.maps).is_some() {
+        if !is_path || is_other || self.no_path(name).is_some() {
             return None;
         }
         if name.starts_with('/') {
@@ -273,6 +273,11 @@ impl<'d> Import<'d> {
         if !tries("$uri") && (tries("$uri/") || tries("$uri/index.html")) {
             // The site file has no folders without their files.
             return self.lose(tried, "without $uri, a folder cannot be tried", lines);
+        }
+        if let Some(why) =
+            first.iter().filter(|text| self.of_user(text).is_some()).find_map(|text| self.no_path(text))
+        {
+            return self.lose(tried, &why, lines);
         }
         let others = match other_files(first, root, &self.maps) {
             Ok(others) => others,

@@ -9,7 +9,6 @@ use super::application;
 use super::chain::Chain;
 use super::location::{self, Path};
 use super::pattern;
-use super::rewrite::is_lost;
 use super::{Import, hidden, table, values};
 
 /// The response in place of what nginx would have sent.
@@ -203,8 +202,10 @@ impl<'d> Import<'d> {
                 {
                     return Some(because(directive, "it refuses or changes requests under a condition"));
                 }
-                if directive.name == "rewrite" && is_lost(directive, &self.maps) {
-                    return Some(because(directive, "this rewrite cannot be converted"));
+                if directive.name == "rewrite"
+                    && let Some(why) = self.lost_rewrite(directive)
+                {
+                    return Some(because(directive, &why));
                 }
                 if table::is_unknown(directive) && !self.fates.is_known(directive) && !is_off(directive) {
                     let why = "this directive is not known here; it could handle or refuse requests";

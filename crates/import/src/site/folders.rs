@@ -3,11 +3,11 @@
 
 use crate::nginx::Directive;
 
+use super::Import;
 use super::chain::Chain;
 use super::ifs::has_group;
 use super::location::Path;
 use super::out::{Lines, text};
-use super::{Import, values};
 
 /// The folder, and what each request has below it; `None` if that could be any folder.
 fn split(name: &str) -> Option<(&str, &str)> {
@@ -91,8 +91,8 @@ impl<'d> Import<'d> {
         lines: &Lines,
     ) -> Result<(&'d str, &'d str), String> {
         let name = directive.word(0);
-        if let Some(unknown) = values::unknown_variable(name, &self.maps) {
-            return Err(format!("the variable ${unknown} is not supported"));
+        if let Some(why) = self.no_path(name) {
+            return Err(why);
         }
         if lines.stops_rewrites() {
             // Their paths would be those of files.

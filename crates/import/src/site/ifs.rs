@@ -1,7 +1,5 @@
 //! `if`: its rules and its action become a `when`.
 
-use flatout_expression::Regex;
-
 use crate::nginx::Directive;
 
 use super::chain::Chain;
@@ -30,6 +28,7 @@ impl<'d> Import<'d> {
         let has_limits = chain.own().iter().any(|it| it.name == "limit_except");
         if !passes(directive)
             || has_limits
+            || self.tests_user(directive)
             || chain.is_server(0)
             || chain.own().iter().any(|it| is_rule(it) && !passes(it) && !is_redirect(it))
         {
@@ -69,7 +68,13 @@ impl<'d> Import<'d> {
             // The path stays, and the rewrites behind it find nothing.
             when.settings.push("rewrite \"^\" \"$uri\" then=stop".to_owned());
         }
-        Some(when)
+        let changes_path = when.settings.iter().any(|setting| setting.starts_with("rewrite "));
+        (!changes_path || !self.tests_user(directive)).then_some(when)
+    }
+
+    /// Whether the condition of an `if` depends on the user.
+    fn tests_user(&self, directive: &Directive) -> bool {
+        directive.texts().iter().any(|text| self.of_user(text).is_some())
     }
 
     /// A `set`, if its variable and its value exist here.
@@ -108,7 +113,7 @@ impl<'d> Import<'d> {
         when: &mut Conditional,
     ) -> Option<()> {
         let (pattern, to, flag) = (directive.word(0), directive.word(1), directive.word(2));
-        if Regex::new(pattern, false).is_err() || values::unknown_variable(to, &self.maps).is_some() {
+        if self.lost_rewrite(directive).is_some() {
             return None;
         }
         if !is_redirect(directive) {

@@ -58,6 +58,7 @@ mod tls;
 mod upstream;
 #[cfg(test)]
 mod upstream_tests;
+mod users;
 mod values;
 mod visitor_cookie;
 #[cfg(test)]
@@ -101,6 +102,7 @@ pub fn site_file(main: &[Directive]) -> Imported {
         import.fates.carried(http);
     }
     let chain = chain.within(block);
+    import.of_users = users::names(block);
     // What they define is used in all others.
     import.referers(block, &mut top);
     import.tables(block, &mut blocks);
@@ -161,6 +163,8 @@ struct Import<'d> {
     maps: Vec<String>,
     /// Names of maps that depend on the response.
     response_maps: Vec<String>,
+    /// Those that depend on the user.
+    of_users: Vec<String>,
     /// Those of `set`.
     set_names: Vec<String>,
     /// Named locations of the current server that become routes.

@@ -139,12 +139,6 @@ fn literal(pattern: &str) -> String {
     if rest.contains('|') { String::new() } else { text }
 }
 
-/// Whether a `rewrite` cannot be converted.
-pub(super) fn is_lost(directive: &Directive, maps: &[String]) -> bool {
-    Regex::new(directive.word(0), false).is_err()
-        || values::unknown_variable(directive.word(1), maps).is_some()
-}
-
 /// The variable for a group of the expression of a conditional redirect.
 const GROUP: &str = "redirect_";
 
@@ -169,6 +163,19 @@ pub(super) fn groups_as_variables(pattern: &str, to: &str, maps: &[String]) -> O
 }
 
 impl<'d> Import<'d> {
+    /// Why a `rewrite` cannot be converted. The URL of a redirect is made when the user is known.
+    pub(super) fn lost_rewrite(&self, directive: &Directive) -> Option<String> {
+        let to = directive.word(1);
+        if let Err(why) = Regex::new(directive.word(0), false) {
+            return Some(why);
+        }
+        if super::ifs::is_redirect(directive) {
+            return values::unknown_variable(to, &self.maps)
+                .map(|unknown| format!("the variable ${unknown} is not supported"));
+        }
+        self.no_path(to)
+    }
+
     /// A redirect of those requests of a location whose paths match: each `when` with its content.
     ///
     /// # Errors
@@ -278,12 +285,8 @@ impl<'d> Import<'d> {
         }
         for (index, directive) in all.iter().enumerate() {
             let (pattern, to, flag) = (directive.word(0), directive.word(1), directive.word(2));
-            if let Err(why) = Regex::new(pattern, false) {
+            if let Some(why) = self.lost_rewrite(directive) {
                 self.leave(directive, &why, lines);
-                continue;
-            }
-            if let Some(unknown) = values::unknown_variable(to, &self.maps) {
-                self.leave(directive, &format!("the variable ${unknown} is not supported"), lines);
                 continue;
             }
             self.fates.carried(directive);

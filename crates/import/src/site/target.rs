@@ -47,8 +47,8 @@ impl<'d> Import<'d> {
         if WHOLE.contains(&uri) && !(is_rewritten && uri == "$request_uri") {
             return Ok((authority, Target::Same));
         }
-        if let Some(unknown) = values::unknown_variable(uri, &self.maps) {
-            return Err(format!("the variable ${unknown} is not supported"));
+        if let Some(why) = self.no_path(uri) {
+            return Err(why);
         }
         let names = values::variables(uri);
         if names.contains(&"request_uri") {

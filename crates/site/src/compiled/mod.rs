@@ -17,7 +17,7 @@ use super::client::Clients;
 use super::facts::Uses;
 use super::fault::{Fault, Place};
 use super::hosts::Hosts;
-use super::maps::{TableCounts, Tables};
+use super::maps::Tables;
 use super::plan::{self, Plan, RouteEntry, SharedSite, TlsPassthrough};
 use super::render::{Paths, View};
 use super::rewrite::Rewrites;
@@ -246,7 +246,7 @@ impl CompiledSite {
             let place = Place::Route(at, route_at);
             routes.push(CompiledRoute::new(parts, (place, class), (site, route), expression)?);
         }
-        let rewrites = Rewrites::new(&site.rewrites, None, TableCounts::of(parts.plan), place)?;
+        let rewrites = Rewrites::new(&site.rewrites, None, parts.tables, place)?;
         let of_routes = routes.iter().map(|route| {
             let conditions = Uses::of_all(&route.when, parts.tables);
             conditions.and(route.rewrites.uses(parts.tables))

@@ -170,7 +170,7 @@ impl CompiledRoute {
         let tried = route.try_files.and_then(|folder| plan.folders.get(folder));
         let tries_files_only =
             tried.is_some_and(|folder| folder.index.is_empty() && folder.listing == Listing::Off);
-        let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), counts, place)?;
+        let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), parts.tables, place)?;
         let mut guards = Guards::new(parts, &route.rules, expression.as_ref(), place)?;
         if matches!(action, CompiledAction::Close) {
             // Do not let a request wait only to be closed: after waiting, it no longer has access to its connection.

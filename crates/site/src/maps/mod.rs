@@ -109,6 +109,10 @@ impl Tables {
         Ok(tables)
     }
 
+    pub(crate) fn counts(&self) -> TableCounts {
+        TableCounts { maps: self.maps.len(), sets: self.sets.len() }
+    }
+
     /// What the result of a map depends on.
     pub(crate) fn uses_of_map(&self, map: usize) -> Uses {
         self.maps.get(map).map_or(Uses::NOTHING, |map| map.uses)
