@@ -71,7 +71,7 @@ const CONVERTED_GUARDS: [&str; 5] =
     ["auth_basic", "auth_basic_user_file", "auth_request", "auth_request_set", "auth_delay"];
 
 /// Directives that decide what an upstream gets. Without them it would get more of the client, or another request.
-const OF_UPSTREAM_REQUESTS: [&str; 4] =
+pub(super) const OF_UPSTREAM_REQUESTS: [&str; 4] =
     ["proxy_method", "proxy_pass_request_body", "proxy_pass_request_headers", "proxy_set_body"];
 
 /// Variables about the URL, the server and the browser. A redirect that depends on nothing else leads to another

@@ -180,3 +180,17 @@ fn limits_do_not_count_requests_without_a_key() {
         assert!(!with(key).contains("when \""), "{key}");
     }
 }
+
+#[test]
+fn a_limit_with_two_statuses_counts_once() {
+    let zone = "limit_conn_zone $binary_remote_addr zone=c:1m;";
+    let site = imported(&format!(
+        "http {{ {zone} server {{ location /a {{ limit_conn c 5; limit_conn_status 429; return 200; }} \
+         location /b {{ limit_conn c 5; return 200; }} location /c {{ limit_conn c 6; return 200; }} }} }}"
+    ));
+    let limits: Vec<&str> =
+        site.text.lines().map(str::trim).filter(|it| it.starts_with("request-limit")).collect();
+    let same = "request-limit 5 key=client name=c queue=0 status=429";
+    assert_eq!(limits, [same, same, "request-limit 6 key=client name=c-2 queue=0"], "{}", site.text);
+    assert!(site.text.contains("has the status 429 here too"), "{}", site.text);
+}

@@ -82,7 +82,7 @@ impl<'d> Import<'d> {
             "add_header" => self.header(directive),
             "add_trailer" => self.trailer(directive, chain),
             "limit_req" => self.limit_req(directive, chain),
-            "limit_conn" => self.limit_conn(directive, chain),
+            "limit_conn" => self.limit_conn(directive, chain, lines),
             "sub_filter" => self.sub_filter(directive, chain),
             _ => self.error_page(directive, chain),
         };
@@ -210,25 +210,34 @@ impl<'d> Import<'d> {
         Some(tests.join(" || "))
     }
 
-    fn limit_conn(&mut self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
+    fn limit_conn(
+        &mut self,
+        directive: &Directive,
+        chain: &Chain<'d>,
+        lines: &mut Lines,
+    ) -> Result<Option<String>, String> {
         if chain.is_on("limit_conn_dry_run") {
             return Err(DRY_RUN.to_owned());
         }
         let (zone, count) = (directive.word(0), directive.word(1));
-        let status = match chain.word("limit_conn_status") {
-            "" | "503" => String::new(),
-            status => format!(" status={status}"),
-        };
+        let status =
+            Some(chain.word("limit_conn_status")).filter(|status| !status.is_empty()).unwrap_or("503");
         let known = self.zones.iter_mut().find(|known| known.name == zone && known.rate.is_none());
         let (Some(known), Ok(count)) = (known, count.parse::<u32>()) else {
             return Err("its zone is not converted".to_owned());
         };
-        // Limits with one name have one number.
-        let counted = (count, status.clone());
-        let at = known.counts.iter().position(|other| *other == counted).unwrap_or(known.counts.len());
+        // Limits with one name have one number and one status.
+        let at = known.counts.iter().position(|(other, _)| *other == count).unwrap_or(known.counts.len());
         if at == known.counts.len() {
-            known.counts.push(counted);
+            known.counts.push((count, status.to_owned()));
         }
+        let first = known.counts.get(at).map_or(status, |(_, first)| first);
+        if first != status {
+            lines.comment(&format!(
+                "{directive} has the status {first} here too, so that one number is counted"
+            ));
+        }
+        let status = if first == "503" { String::new() } else { format!(" status={first}") };
         let name = if at == 0 { known.name.clone() } else { format!("{}-{}", known.name, at + 1) };
         Ok(Some(format!(
             "request-limit {count} key={} name={} queue=0{status}",

@@ -4,7 +4,21 @@ use crate::nginx::Directive;
 
 use super::Import;
 use super::chain::Chain;
+use super::closed::OF_UPSTREAM_REQUESTS;
 use super::out::{Lines, line};
+
+/// What the location of a mirror may have: a copy has the fields and the body of its request, and no rules of its own.
+const ALLOWED: [&str; 9] = [
+    "internal",
+    "proxy_pass",
+    "proxy_connect_timeout",
+    "proxy_send_timeout",
+    "proxy_read_timeout",
+    "access_log",
+    "error_log",
+    "log_not_found",
+    "log_subrequest",
+];
 
 impl<'d> Import<'d> {
     /// Writes the upstream that gets copies of the requests of a proxied location.
@@ -42,10 +56,88 @@ impl<'d> Import<'d> {
         let needs = "it needs a location with `proxy_pass http://UPSTREAM$request_uri`";
         let location = super::location::choose(directive.word(0), chain.server()).ok_or(needs)?;
         let inner = chain.at_server().within(location.inner());
+        if let Some(other) = location.inner().iter().find(|it| !ALLOWED.contains(&it.name.as_str())) {
+            return Err(format!("a copy has the fields, the body and the rules of its request: {other}"));
+        }
+        if !chain.server().iter().any(|it| std::ptr::eq(it, location)) {
+            return Err("its location is inside another one".to_owned());
+        }
+        if let Some(fewer) =
+            OF_UPSTREAM_REQUESTS.iter().filter_map(|name| inner.find(name)).find(|it| it.word(0) != "on")
+        {
+            return Err(format!("a copy has the method, the fields and the body of its request: {fewer}"));
+        }
+        if fields(chain) != fields(&inner) {
+            return Err(
+                "a copy has the fields of `proxy_set_header` of its request, such as secrets".to_owned()
+            );
+        }
         let pass = location.inner().iter().find(|it| it.name == "proxy_pass").ok_or(needs)?;
         let target = pass.word(0).strip_suffix("$request_uri").filter(|rest| !rest.contains('$'));
         let (scheme, authority) = target.and_then(|target| target.split_once("://")).ok_or(needs)?;
         self.upstream(authority, scheme == "https", "proxy", &inner, lines)
             .ok_or_else(|| "its upstream has no servers".to_owned())
+    }
+}
+
+/// What an upstream gets in place of the client's fields.
+fn fields<'d>(chain: &Chain<'d>) -> Vec<Vec<&'d str>> {
+    chain.list(&["proxy_set_header"]).into_iter().map(Directive::texts).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::written::of_server;
+
+    const PASS: &str = "internal; proxy_pass http://b:2$request_uri;";
+
+    fn server(around: &str, main: &str, copies: &str) -> String {
+        of_server(&format!(
+            "{around} location / {{ mirror /copy; proxy_pass http://a:1; {main} }} location = /copy {{ {copies} }}"
+        ))
+    }
+
+    #[test]
+    fn copies_go_to_the_upstream_of_a_plain_location() {
+        for (around, more) in [
+            ("", ""),
+            ("", "proxy_read_timeout 5s; access_log off;"),
+            ("proxy_set_header X-Key secret;", ""),
+            ("proxy_pass_request_headers on;", ""),
+        ] {
+            let site = server(around, "", &format!("{PASS} {more}"));
+            assert!(site.contains("| mirror "), "{around} {more}: {site}");
+        }
+    }
+
+    #[test]
+    fn no_copies_go_where_the_location_changes_or_refuses_them() {
+        for more in [
+            "proxy_pass_request_headers off;",
+            "proxy_pass_request_body off;",
+            "proxy_set_header Authorization '';",
+            "proxy_method HEAD;",
+            "deny all;",
+            "if ($arg_a) { return 403; }",
+            "limit_req zone=a;",
+            "rewrite ^ /x break;",
+            "unknown_directive on;",
+        ] {
+            let site = server("", "", &format!("{PASS} {more}"));
+            assert!(!site.contains("| mirror ") && site.contains("not converted: mirror"), "{more}: {site}");
+        }
+    }
+
+    #[test]
+    fn no_copies_have_fields_that_the_mirror_would_not_get() {
+        for (around, main) in [
+            ("", "proxy_set_header Authorization 'Basic c2VjcmV0';"),
+            // The main location does not inherit it.
+            ("proxy_set_header Cookie '';", "proxy_set_header X-A b;"),
+            ("proxy_pass_request_headers off;", "proxy_pass_request_headers on;"),
+        ] {
+            let site = server(around, main, PASS);
+            assert!(!site.contains("| mirror ") && site.contains("not converted: mirror"), "{main}: {site}");
+        }
     }
 }

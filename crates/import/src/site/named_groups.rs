@@ -10,6 +10,9 @@ use super::pattern::{group_name, group_names};
 /// Directives whose expressions have groups of their own.
 const OTHERS: [&str; 3] = ["rewrite", "if", "location"];
 
+/// Directives whose expressions, which begin with a tilde, have groups for their own texts alone.
+const OWN_GROUPS: [&str; 4] = ["location", "proxy_redirect", "proxy_cookie_domain", "proxy_cookie_path"];
+
 /// The same configuration with the numbers of these groups.
 pub(super) fn numbered(block: &[Directive]) -> Vec<Directive> {
     let mut block = block.to_vec();
@@ -60,8 +63,7 @@ fn has_own_groups(block: &[Directive]) -> bool {
 
 /// Replaces the groups in a directive and in what is inside it; returns whether there were any.
 fn replace_host_groups(directive: &mut Directive, groups: &[String]) -> bool {
-    let is_pattern = directive.name == "location" && directive.word(0).starts_with('~');
-    if directive.name == "server_name" || is_pattern || has_own_groups(directive.inner()) {
+    if directive.name == "server_name" || is_pattern(directive) || has_own_groups(directive.inner()) {
         return false;
     }
     let mut is_replaced = false;
@@ -82,7 +84,7 @@ fn number(directive: &mut Directive) {
     if directive.name == "server" {
         name_host_groups(directive);
     }
-    let names = match directive.name == "location" && directive.word(0).starts_with('~') {
+    let names = match directive.name == "location" && is_pattern(directive) {
         true => group_names(directive.words.last().map_or("", |word| &word.text)),
         false => Vec::new(),
     };
@@ -97,7 +99,15 @@ fn has_other_groups(block: &[Directive]) -> bool {
     block.iter().any(|directive| OTHERS.contains(&&*directive.name) || has_other_groups(directive.inner()))
 }
 
+/// Whether a directive has an expression with groups for itself and what is inside it.
+fn is_pattern(directive: &Directive) -> bool {
+    OWN_GROUPS.contains(&&*directive.name) && directive.word(0).starts_with('~')
+}
+
 fn replace(directive: &mut Directive, names: &[String]) {
+    if is_pattern(directive) {
+        return;
+    }
     for word in &mut directive.words {
         word.text = substituted(&word.text, names);
     }
@@ -133,6 +143,9 @@ fn substituted(text: &str, names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use flatout_config::Source;
+
+    use super::super::nginx;
     use super::super::written::of_server;
     use super::*;
 
@@ -144,6 +157,25 @@ mod tests {
         );
         let names: Vec<String> = ["a", "ab"].map(str::to_owned).into();
         assert_eq!(substituted("/$ab/${a}x/$a/$abc/${a}1", &names), "/$2/$1x/$1/$abc/${a}1");
+    }
+
+    #[test]
+    fn expressions_for_one_text_keep_their_groups() {
+        for (directive, expected) in [
+            ("proxy_redirect ~^http://[^/]+(/.+)$ $1;", "proxy_redirect ~^http://[^/]+(/.+)$ $1"),
+            ("proxy_cookie_domain ~^(.+)\\.y$ $1;", "proxy_cookie_domain ~^(.+)\\.y$ $1"),
+            ("proxy_cookie_path ~^/a(.*)$ $1;", "proxy_cookie_path ~^/a(.*)$ $1"),
+            ("proxy_redirect http://a/ /$1/;", "proxy_redirect http://a/ /${host_1}/"),
+        ] {
+            let text =
+                format!("server {{ server_name ~^(.+)\\.x$; location / {{ {directive} root /srv/$1; }} }}");
+            let source = Source::new("nginx.conf", text.into_bytes(), &nginx::FILE).unwrap();
+            let numbered = numbered(&nginx::parse(&source, "nginx.conf").unwrap());
+            let location = numbered[0].inner().iter().find(|it| it.name == "location").unwrap();
+            let words = location.inner()[0].texts().join(" ");
+            assert_eq!(format!("{} {words}", location.inner()[0].name), expected);
+            assert_eq!(location.inner()[1].word(0), "/srv/${host_1}");
+        }
     }
 
     #[test]
