@@ -167,7 +167,13 @@ impl Finisher {
         let making = Making { by, notes: self.rules.notes.as_deref() };
         self.limit_rate(rules, response);
         forget_private(self.redirects.as_deref(), response);
-        if let Some(error) = self.error.filter(|_| response.status() == Status::OK) {
+        let error = self.error.filter(|_| response.status() == Status::OK);
+        // What an upstream responds is judged by its own status.
+        let (error, error_of_upstream) = match by {
+            ResponseOrigin::Here => (error, None),
+            ResponseOrigin::Upstream => (None, error),
+        };
+        if let Some(error) = error {
             response.set_status(error);
         }
         apply_kept(&self.kept, response);
@@ -182,6 +188,9 @@ impl Finisher {
         }
         if !rules.pages.is_empty() {
             rules.pages.apply(response, by);
+        }
+        if let Some(error) = error_of_upstream {
+            response.set_status(error);
         }
         if let Some(charset) = &rules.charset {
             charset.apply(by, response);

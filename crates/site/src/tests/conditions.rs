@@ -337,6 +337,22 @@ fn page_from(statuses: std::ops::RangeInclusive<u16>, to: &str, keeps_status: bo
     ErrorPage { statuses: vec![statuses], page, status: None, of_upstreams: true }
 }
 
+/// The page that an upstream makes for an error is judged by its own status: it is no error of the upstream.
+#[test]
+fn the_page_of_an_upstream_is_not_replaced_by_another() {
+    let mut closed = respond(PathMatch::prefix("/x"), "secret");
+    closed.rules.access = vec![Access { verdict: Verdict::Deny, peers: Peers::All }];
+    closed.rules.error_pages = vec![page_from(403..=403, "@app", true)];
+    let source = PageSource::Text("static".to_owned());
+    let page = Page { content_type: "text/plain".to_owned(), source };
+    let mut app = named("@app", to_upstream("/"));
+    app.rules.error_pages =
+        vec![ErrorPage { statuses: vec![403..=403, 500..=599], page, status: None, of_upstreams: true }];
+    let client = TestClient::new(&plan_of(vec![closed, app]));
+    assert_eq!(body(&client, "GET", "/x", ""), "403 upstream");
+    assert_eq!(body(&client, "GET", "/x", "X-Status: 500\r\n"), "500 static");
+}
+
 #[test]
 fn requests_continue_at_other_routes_with_their_rules() {
     let folder = Folder::new("reroute", &[("a.txt", "a file"), ("error.html", "sorry")]);
