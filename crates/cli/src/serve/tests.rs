@@ -406,6 +406,12 @@ fn mistakes_have_a_position() {
         ("when \"method == 'A'\" { when \"method == 'A'\" { deny all; }; }\nfiles x", "1:29: a `when` around this one has the same condition".to_owned()),
         ("route \"/a\" { files x; }\nroute \"/a\" when=\"method == 'A'\" { files y; }", "2:7: this is never used: the route on line 1 takes all its requests".to_owned()),
         ("route \"/a\" when=\"method == 'A'\" { files x; }\nroute \"/a\" when=\"method == 'A'\" { files y; }", "2:7: this is never used: the route on line 1".to_owned()),
+        ("tls local passwords=p\nfiles x", "1:5: tls: `tls local` reads no key, so it has no passwords".to_owned()),
+        (&site("tls refuse passwords=p"), "1:14: tls: `tls refuse` reads no key".to_owned()),
+        ("tls-client-ca off crl=x\nfiles x", "1:15: tls-client-ca: `off` asks for no certificates, so it has no crl".to_owned()),
+        ("tls-client-ca off optional=on\nfiles x", "1:15: tls-client-ca: `off` asks for no certificates, so it has no optional".to_owned()),
+        ("tls-client-ca any crl=x\nfiles x", "1:15: tls-client-ca: `any` verifies no certificates, so it has no crl".to_owned()),
+        ("tls-client-ca any unknown=off\nfiles x", "1:15: tls-client-ca: `any` accepts certificates of all CAs; name a file".to_owned()),
         ("map a \"$hst\" { }\nfiles x", "1:7: unknown variable `$hst`; did you mean `$host`?".to_owned()),
         ("map a \"$host\" { case x; }\nfiles x", "1:17: `case` needs a text in quotes".to_owned()),
     ] {

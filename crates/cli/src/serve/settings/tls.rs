@@ -41,6 +41,9 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
                reloaded",
         set: |options, given| {
             match (given.text(), given.value(1).filter(|key| !key.is_empty())) {
+                (word @ ("local" | "refuse"), None) if given.key("passwords").is_some() => {
+                    return Err(format!("`tls {word}` reads no key, so it has no passwords").into());
+                }
                 ("local", None) if options.level == Level::Top => options.issue.local = true,
                 ("local", None) => {
                     return Err(
@@ -181,14 +184,25 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
         help: "require client certificates issued by these CAs (PEM), or off; `any` accepts those of all CAs, as unknown=on does, and \
                verifies none; a request on a connection that was opened for a site with other rules gets 421",
         set: |options, given| {
-            let is_on = |name| given.read(name, value::switch).map(|it| it.unwrap_or(false));
-            let (optional, unknown) = (is_on("optional")?, is_on("unknown")?);
+            let switch = |name| given.read(name, value::switch);
+            let (optional, unknown) = (switch("optional")?.unwrap_or(false), switch("unknown")?);
             let revoked = given.key("crl").map(|file| options.path(file));
             if given.text() == "any" && revoked.is_some() {
                 return Err("`any` verifies no certificates, so it has no crl".into());
             }
+            if given.text() == "any" && unknown == Some(false) {
+                return Err(
+                    "`any` accepts certificates of all CAs; name a file of CAs for unknown=off".into()
+                );
+            }
+            let is_given = |name: &&str| given.key(name).is_some();
+            if let Some(name) =
+                ["optional", "unknown", "crl"].iter().find(|name| is_given(name) && given.text() == "off")
+            {
+                return Err(format!("`off` asks for no certificates, so it has no {name}").into());
+            }
             let clients = |authorities: Option<PathBuf>| ClientCertificates {
-                takes_unknown: unknown || authorities.is_none(),
+                takes_unknown: unknown == Some(true) || authorities.is_none(),
                 authorities,
                 revoked,
                 required: !optional,
