@@ -97,7 +97,7 @@ fn unknown_certificates_are_accepted_but_not_verified() {
 }
 
 #[test]
-fn certificates_that_violate_rules_are_not_taken_for_unknown_ones() {
+fn certificates_that_violate_rules_are_not_unknown_ones() {
     let folder = Folder::new();
     let own = folder.sign("own", &["own.test"]);
     // A CA that may issue certificates for some names only.

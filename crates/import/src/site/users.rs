@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_may_depend_on_the_user() {
+    fn responses_may_depend_on_the_user() {
         let site = of_server("location / { proxy_pass http://a:1; proxy_set_header X-User $remote_user; }");
         assert!(site.contains("$remote_user") && !site.contains("501"), "{site}");
     }
