@@ -422,6 +422,25 @@ fn restrictions_are_converted_or_their_location_closed() {
             "location / { index $arg_x; }",
             &[("/sub/", 404), ("/sub/?x=none", 404), ("/html/?x=index.html", 200)],
         ),
+        // The page of the whole site has a location of its own, which is not where requests for `/` go in each case.
+        (
+            "index none.html index.php; location / { try_files $uri $uri/ /none.html?a; } location = /none.html { return 403; } \
+             location ~ \\.php$ { fastcgi_pass HANDLER; }",
+            &[("/", 502)],
+        ),
+        (
+            "index index.html index.php; location / { } location = /index.html { return 403; } \
+             location ~ \\.php$ { fastcgi_pass HANDLER; }",
+            &[("/", 403)],
+        ),
+        (
+            "location / { try_files $uri @app; } location = /index.html { return 403; } location @app { return 204; }",
+            &[("/", 204)],
+        ),
+        (
+            "location / { internal; } location = /index.html { internal; } location /app { proxy_pass http://HANDLER; }",
+            &[("/", 404)],
+        ),
         // What nginx applies nothing behind.
         (
             "location / { if (-f $request_filename) { break; } rewrite ^ /maintenance.html last; }",

@@ -5,6 +5,7 @@ use flatout_expression::Regex;
 use crate::nginx::Directive;
 
 use super::chain::{Chain, has_below};
+use super::file_tests::file_test;
 use super::named::has_rules;
 use super::out::{Lines, text};
 use super::pattern::{self, Pattern};
@@ -418,10 +419,10 @@ impl<'d> Import<'d> {
         self.rest(location.inner(), &mut lines);
         let entry = if is_internal { " entry=internal" } else { "" };
         site.block(&location.comments, format!("{}{entry}", path.head()), lines);
-        if let Some(page) = front_page(path, &chain) {
+        if let Some((page, front)) = front_page(path, &chain).filter(|_| !is_internal) {
             let mut inner = Lines::default();
             inner.setting(format!("reroute {}", text(&format!("{page}?$args"))));
-            site.block(&[], Path::Exact("/".to_owned()).head(), inner);
+            site.block(&[], front.head(), inner);
         }
         // Nested locations: a plain path within a plain path becomes a sibling.
         let inner = location.inner().iter().filter(|directive| directive.name == "location");
@@ -445,9 +446,16 @@ impl<'d> Import<'d> {
 }
 
 /// The page of `/` if it has a location of its own, as in `location = /index.html { add_header … }`: nginx goes on there. Not where
-/// rules come before it.
-fn front_page(path: &Path, chain: &Chain<'_>) -> Option<String> {
-    let page = format!("/{}", chain.find("index").map_or("index.html", |index| index.word(0)));
+/// rules come before it, or where `try_files` sends it elsewhere. Of several names, nginx uses the first file that exists.
+fn front_page(path: &Path, chain: &Chain<'_>) -> Option<(String, Path)> {
+    let names = chain.find("index").map_or_else(|| vec!["index.html"], Directive::texts);
+    let page = format!("/{}", names.first()?);
+    let tried = chain.own().iter().find(|it| it.name == "try_files").map(Directive::texts);
+    let is_last =
+        tried.as_ref().is_some_and(|texts| !texts.contains(&"$uri/") && texts.last() == Some(&page.as_str()));
+    if !is_last && tried.is_some_and(|texts| !texts.contains(&"$uri/")) {
+        return None;
+    }
     let is_exact = |uri: &str| {
         let mut all = chain.server().iter().filter(|it| it.name == "location");
         all.any(|it| Path::of(it).is_some_and(|path| path.exact() == Some(uri)))
@@ -457,7 +465,15 @@ fn front_page(path: &Path, chain: &Chain<'_>) -> Option<String> {
         && chain.word("root").starts_with('/')
         && !has_rules(chain.own())
         && !chain.own().iter().any(handles);
-    (path.prefix() == Some("/") && is_plain && is_exact(&page) && !is_exact("/")).then_some(page)
+    if path.prefix() != Some("/") || !is_plain || !is_exact(&page) || is_exact("/") {
+        return None;
+    }
+    let front = Path::Exact("/".to_owned());
+    if names.len() == 1 || is_last {
+        return Some((page, front));
+    }
+    let condition = file_test("-f", &format!("{}{page}", chain.word("root").trim_end_matches('/')), &[])?;
+    Some((page, Path::Within { outer: Box::new(front), condition, pattern: None }))
 }
 
 /// An expression for the paths below a prefix that have this expression in them.

@@ -111,6 +111,12 @@ fn directives_have_their_words() {
              route \"/index.html\" match=exact { | expires \"1h\" | files \"/r\" | }",
         ),
         (
+            "root /r; index index.html b.html; location / { } location = /index.html { expires 1h; }",
+            "index \"index.html\" \"b.html\" | route \"/\" { | files \"/r\" | } | \
+             route \"/\" match=exact when=\"'/r/index.html'.isFile()\" { | reroute \"/index.html?$args\" | } | \
+             route \"/index.html\" match=exact { | expires \"1h\" | files \"/r\" | }",
+        ),
+        (
             "location / { root /r; try_files $uri /index.html; }",
             "route \"/\" { | index off | try-files \"/r\" | reroute \"/index.html\" | }",
         ),
