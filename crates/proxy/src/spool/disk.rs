@@ -212,7 +212,10 @@ impl Disk {
                 return true;
             }
         }
-        self.refused.jobs.fetch_sub(1, Ordering::AcqRel);
+        if self.refused.jobs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // All others have ended meanwhile, and the last of them has called only a few.
+            self.refused.call(usize::MAX);
+        }
         false
     }
 
