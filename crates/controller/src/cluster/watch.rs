@@ -2,13 +2,15 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flatout_engine::{Severity, report, say};
 use futures_util::StreamExt;
 use kube::Client;
 use kube::core::DynamicObject;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Config, Error, Event, watcher};
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{Config, DefaultBackoff, Error, Event, watcher};
 use serde_json::Value;
 
 use super::api_of;
@@ -19,13 +21,35 @@ use crate::store::Store;
 /// Secrets of these types have neither certificates nor users, and there are many of them.
 const SECRETS: &str = "type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1";
 
+/// The longest pause after an error. So much later than the API server the controller is back, and twice that if the server has forgotten
+/// what has changed meanwhile.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// The usual pauses, which grow, but not beyond [`PAUSE_MAX`].
+#[derive(Default)]
+struct ShortPauses(DefaultBackoff);
+
+impl Iterator for ShortPauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next().map(|pause| pause.min(PAUSE_MAX))
+    }
+}
+
+impl Backoff for ShortPauses {
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+}
+
 /// Follows a kind for as long as the process lives. `is_synced` is called once, after the first list.
 pub(super) async fn follow(client: Client, kind: &'static Kind, store: Arc<Store>, is_synced: impl FnOnce()) {
     let config = match kind.name {
         "Secret" => Config::default().fields(SECRETS),
         _ => Config::default(),
     };
-    let mut events = pin!(watcher(api_of(&client, kind), config).default_backoff());
+    let mut events = pin!(watcher(api_of(&client, kind), config).backoff(ShortPauses::default()));
     let mut is_synced = Some(is_synced);
     let mut listed = Vec::new();
     let mut fault = String::new();
