@@ -277,10 +277,12 @@ fn watch(mut stream: TcpStream, list: &str, since: u64, state: &ApiState) {
         if since < inner.forgotten {
             let line = format!("{}\n", json!({"type": "ERROR", "object": failure("Expired", 410)}));
             let head = format!(
-                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{line}",
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{line}",
                 line.len()
             );
             let _ = stream.write_all(head.as_bytes());
+            // The state has a copy of it.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
             return;
         }
         let missed = inner.events.iter().filter(|(version, changed, _)| *version > since && changed == list);

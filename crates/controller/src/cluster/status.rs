@@ -21,6 +21,9 @@ use crate::leader::Leader;
 /// How often what could not be written, or was not this process's to write, is tried again.
 const RETRY_TIME: Duration = Duration::from_secs(2);
 
+/// A status that is not written in this time is tried again later: the others must not wait for a response that never comes.
+const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// What was written of each object, by kind and place.
 type Written = BTreeMap<(&'static str, ObjectKey), Arc<StatusUpdate>>;
 
@@ -72,7 +75,7 @@ impl Writing<'_> {
             if let Some(former) = written.remove(&place) {
                 let list = if place.0.ends_with("Policy") { "ancestors" } else { "parents" };
                 let emptied = StatusUpdate { status: json!({list: []}), ..StatusUpdate::clone(&former) };
-                report_fault(&emptied, self.write(&emptied, Some(&former)).await);
+                report_fault(&emptied, in_time(self.write(&emptied, Some(&former))).await);
             }
         }
         for update in wanted {
@@ -81,7 +84,7 @@ impl Writing<'_> {
             if former == Some(&update) {
                 continue;
             }
-            let result = self.write(&update, former).await;
+            let result = in_time(self.write(&update, former)).await;
             if result.is_ok() {
                 written.insert(place, update);
             } else {
@@ -117,6 +120,13 @@ impl Writing<'_> {
             );
         }
         Ok(())
+    }
+}
+
+async fn in_time(writing: impl Future<Output = Result<(), kube::Error>>) -> Result<(), kube::Error> {
+    match tokio::time::timeout(WRITE_TIME_MAX, writing).await {
+        Ok(result) => result,
+        Err(_) => Err(kube::Error::Service(format!("no response in {WRITE_TIME_MAX:?}").into())),
     }
 }
 
