@@ -141,7 +141,7 @@ def read_slowly(server, application, count, body_bytes, read_bytes):
 
 def case_slow_readers(options):
     raise_descriptor_limit(4 * max(count for count, *_ in SLOW))
-    runs, lines = {}, ["Held is how long the application's send of a response takes."]
+    runs, lines = {}, ["Held: how long the application takes to send a response."]
     with Application() as upstream:
         for count, body_bytes, read_bytes in SLOW:
             title = f"{count:,} clients read {body_bytes >> 20} MiB each with {read_bytes / TICK_S / 1024:.0f} KiB/s"

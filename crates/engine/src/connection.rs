@@ -85,7 +85,7 @@ pub(crate) struct Work {
     pub(crate) proxy: Option<Box<PendingProxy>>,
     /// Its ClientHello is to come first: nobody knows yet whether TLS ends here.
     pub(crate) awaits_hello: bool,
-    /// Who gets what is inside TLS, after the handshake.
+    /// The code that takes over the decrypted stream after the handshake.
     pub(crate) inside: Option<Takeover>,
 }
 

@@ -1,9 +1,9 @@
-//! The structure of a regular expression's text, as far as it is needed to take it apart.
+//! Splits the text of a regular expression into classes, groups and alternatives.
 
 /// What a character of an expression is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CharPlace {
-    /// Neither of the following.
+    /// None of the following.
     Plain,
     /// Behind a backslash.
     Escaped,

@@ -43,7 +43,7 @@ pub fn has_room() -> bool {
     WAITING.try_with(|waiting| waiting.borrow().len() < WAITING_MAX.get()).unwrap_or(false)
 }
 
-/// Has this called when a job has been done, and so one more may wait: for one that was refused.
+/// Calls this once when the next job has ended: there is room again for one that was refused.
 pub fn when_room(call: impl FnOnce() + 'static) {
     REFUSED.with_borrow_mut(|refused| refused.push(Box::new(call)));
 }

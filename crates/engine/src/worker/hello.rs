@@ -65,14 +65,14 @@ impl WorkerLoop {
         }
     }
 
-    /// Continues the handshake of a connection whose inside is for someone else, who gets it at its end. It is never served in its
-    /// entry: always returns `false`.
+    /// Continues the handshake of a connection whose decrypted stream is taken over when the handshake ends. The engine never serves it:
+    /// always returns `false`.
     pub(super) fn take_inside(&mut self, key: Key) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
         match connection.transport.shake() {
             Shake::Done => match connection.work().inside.take() {
                 Some(takeover) => self.take(key, takeover),
-                None => bug!("a handshake for nobody"),
+                None => bug!("a handshake without a takeover"),
             },
             // New data causes a new edge.
             Shake::GoesOn if !connection.read_closed => connection.readable = false,

@@ -221,8 +221,8 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         name: "charset",
         value: "NAME",
         default: "off",
-        help: "name this charset in the Content-Type of texts that name none, such as utf-8, or off; files and texts of this server name \
-               utf-8 by themselves, and this one instead; no text is converted",
+        help: "add this charset, such as utf-8, to the Content-Type of texts without one, or off; it replaces the utf-8 of this \
+               server's own files and texts; no text is converted",
         set: |options, given| {
             options.rules.charset = Some(given.text().to_owned()).filter(|name| name != "off");
             Ok(())
