@@ -17,12 +17,12 @@ def crate_of(path):
 
 
 def name_of(path, line):
-    """The name of the function that begins at this line."""
+    """The name of the function that begins at this line; `None` for a closure."""
     lines = (ROOT / path).read_text().splitlines()
     for text in lines[line - 1 : line + 2]:
         if found := re.search(r"fn (\w+)", text):
             return found[1]
-    return "a closure"
+    return None
 
 
 def main():
@@ -50,8 +50,7 @@ def main():
         print(f"| {crate} | {covered} ({share:.0f} %) | {all_lines} | {reached} | {len(of_crate)} |")
     print("\nNever reached:")
     for (_, path, line), count in sorted(counts.items()):
-        name = name_of(path, line)
-        if count == 0 and name != "a closure":
+        if count == 0 and (name := name_of(path, line)):
             print(f"{path}:{line} {name}")
 
 

@@ -3,8 +3,6 @@
 
 use std::sync::LazyLock;
 
-use crate::scene::Scene;
-
 /// Fields that a head may have.
 const FIELDS_MAX: usize = 64;
 
@@ -20,23 +18,6 @@ const PLACES: usize = 4 << 20;
 
 /// The longest.
 pub(crate) const BODY_BYTES_MAX: usize = 900_000;
-
-/// The lengths from this draw on are those of runs with long bodies.
-const LONG_FIRST: u8 = 8;
-
-/// Draws the length of a body. Long ones are rare in most runs: each costs as much as many others together.
-pub(crate) fn draw_length(random: &mut fastrand::Rng, scene: &Scene) -> usize {
-    let first = if scene.has_long_bodies { LONG_FIRST } else { 0 };
-    let length = match random.u8(first..12) {
-        0 | 1 => 0,
-        2..=4 => random.usize(1..=100),
-        5..=8 => random.usize(1..=16_384),
-        9 | 10 => random.usize(1..=70_000),
-        _ if random.u8(..3) == 0 => random.usize(1..=BODY_BYTES_MAX),
-        _ => random.usize(1..=300_000),
-    };
-    length.min(scene.body_bytes_max)
-}
 
 /// The body of this number, as far as it may go.
 fn endless_body(tag: u32) -> &'static [u8] {

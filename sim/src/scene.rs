@@ -184,6 +184,9 @@ pub(crate) struct Channels {
     pub(crate) lag_max: u32,
 }
 
+/// The lengths from this draw on are those of runs with long bodies.
+const LONG_FIRST: u8 = 8;
+
 impl Scene {
     pub(crate) fn draw(random: &mut fastrand::Rng) -> Scene {
         // Nobody breaks rules and nothing has a limit: what the cache does can be predicted best.
@@ -245,6 +248,20 @@ impl Scene {
         // By a generator of its own: everything else stays as it is without a folder.
         scene.draw_folder(&mut fastrand::Rng::with_seed(random.get_seed()));
         scene
+    }
+
+    /// Draws the length of a body. Long ones are rare in most runs: each costs as much as many others together.
+    pub(crate) fn draw_length(&self, random: &mut fastrand::Rng) -> usize {
+        let first = if self.has_long_bodies { LONG_FIRST } else { 0 };
+        let length = match random.u8(first..12) {
+            0 | 1 => 0,
+            2..=4 => random.usize(1..=100),
+            5..=8 => random.usize(1..=16_384),
+            9 | 10 => random.usize(1..=70_000),
+            _ if random.u8(..3) == 0 => random.usize(1..=BODY_BYTES_MAX),
+            _ => random.usize(1..=300_000),
+        };
+        length.min(self.body_bytes_max)
     }
 
     fn draw_folder(&mut self, random: &mut fastrand::Rng) {

@@ -1,15 +1,8 @@
 //! What a response keeps when a page or a rule changes it: where it leads, how to log in, its charset.
 
-use std::process::Command;
+use flatout_tests::Folder;
 
-use flatout_tests::{Folder, Server, program};
-
-fn served(folder: &Folder, site: &str) -> Server {
-    folder.write("site.kdl", site);
-    let mut command = Command::new(program("flatout"));
-    command.arg("serve").arg("-c").arg(folder.0.join("site.kdl")).args(["--listen", "127.0.0.1:0"]);
-    Server::start(command)
-}
+use crate::rules::served;
 
 #[test]
 fn pages_keep_where_a_redirect_leads_and_how_to_log_in() {

@@ -27,7 +27,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-fn served(folder: &Folder, site: &str) -> Server {
+pub(crate) fn served(folder: &Folder, site: &str) -> Server {
     folder.write("site.kdl", site);
     let mut command = Command::new(program("flatout"));
     command.arg("serve").arg("-c").arg(folder.0.join("site.kdl")).args(["--listen", "127.0.0.1:0"]);

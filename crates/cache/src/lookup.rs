@@ -13,7 +13,7 @@ use crate::entry::{Entry, body_of};
 use crate::policy::select;
 use crate::respond;
 use crate::status::{CacheOutcome, CacheStatus};
-use crate::store::{DiskLoad, FlightRole};
+use crate::store::{DiskLoad, FlightRole, Found};
 use crate::worker::{CacheWorker, Lookup};
 use flatout_gateway::Forwarded;
 
@@ -23,6 +23,11 @@ impl CacheWorker {
         selected.clear();
         select(head, entry.vary(), &mut selected);
         entry.selected() == *selected
+    }
+
+    /// What is stored for a request.
+    pub(crate) fn find(&self, lookup: &Lookup<'_>, head: &Head<'_>) -> Found {
+        self.store.find(&lookup.key, lookup.now_ms, |names, out| select(head, names, out))
     }
 
     #[inline(never)]
@@ -35,8 +40,7 @@ impl CacheWorker {
     ) -> Reply {
         let head = request.head;
         let find = || {
-            let mut found =
-                self.store.find(&lookup.key, lookup.now_ms, |names, out| select(&head, names, out));
+            let mut found = self.find(&lookup, &head);
             if let (None, Some(slot)) = (&found.entry, lookup.waited.variant) {
                 // The first variant may still be arriving, and not be stored yet.
                 (found.slot, found.is_other_variant) = (slot, true);

@@ -67,12 +67,19 @@ impl CompiledPage {
     }
 
     fn write(&self, by: ResponseOrigin, response: &mut Response) {
-        const OF_REPLACED: [&str; 6] =
-            ["content-type", "content-encoding", "content-range", "etag", "last-modified", "accept-ranges"];
+        const OF_REPLACED: [&str; 7] = [
+            "content-type",
+            "content-encoding",
+            "content-range",
+            "etag",
+            "last-modified",
+            "accept-ranges",
+            "location",
+        ];
         // A redirect that was made here still leads where it does.
-        let of_upstream = ["location"].into_iter().filter(|_| by == ResponseOrigin::Upstream);
-        for name in OF_REPLACED.into_iter().chain(of_upstream) {
-            if response.field(name).is_some() {
+        let is_kept = |name: &str| name == "location" && by == ResponseOrigin::Here;
+        for name in OF_REPLACED {
+            if !is_kept(name) && response.field(name).is_some() {
                 response.remove_header(name);
             }
         }

@@ -173,6 +173,10 @@ pub(crate) fn forget_private(request: Option<&RedirectRequest>, response: &mut R
 
 /// Gives a response the fields of the response that it replaces.
 pub(crate) fn apply_kept(kept: &[(String, Vec<u8>)], response: &mut Response) {
+    // Most replace none, and looking for fields costs.
+    if kept.is_empty() {
+        return;
+    }
     let is_error = response.status().code() >= 400;
     let is_of_error = |name: &str| is_one(name.as_bytes(), &OF_ERROR);
     let own: Vec<&str> = OF_ERROR.into_iter().filter(|name| response.field(name).is_some()).collect();

@@ -11,7 +11,7 @@ use flatout_engine::tls::PeerCertificate;
 use flatout_engine::{bug, sent_request_id};
 use flatout_lane::process::host_name;
 use flatout_prerender::{Crawler, crawler};
-use flatout_wire::target::encode_path;
+use flatout_wire::target::{encode_path, push_escape};
 use flatout_wire::{Head, Version};
 
 use super::crawlers::verification;
@@ -149,7 +149,7 @@ impl View<'_> {
             let escaped = out.split_off(at);
             for byte in escaped {
                 match byte {
-                    b'&' | b'+' | b';' => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+                    b'&' | b'+' | b';' => push_escape(byte, out),
                     _ => out.push(byte),
                 }
             }

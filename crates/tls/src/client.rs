@@ -85,7 +85,7 @@ impl Connector {
             .with_protocol_versions(&versions)
             .map_err(unusable)?;
         let builder = match (plan.verify, &plan.authorities) {
-            (false, _) => builder.dangerous().with_custom_certificate_verifier(OwnVerifier::of(None)),
+            (false, _) => builder.dangerous().with_custom_certificate_verifier(Arc::new(OwnVerifier(None))),
             (true, path) => {
                 let roots = match path {
                     Some(path) => Arc::new(authorities(path)?),
@@ -109,7 +109,7 @@ impl Connector {
                         );
                     }
                     (names, ..) => {
-                        let named = OwnVerifier::of(Some(Alternatives::new(roots, names)));
+                        let named = Arc::new(OwnVerifier(Some(Alternatives::new(roots, names))));
                         builder.dangerous().with_custom_certificate_verifier(named)
                     }
                 }
@@ -186,7 +186,7 @@ pub fn client_config(trusted: Option<&Path>) -> Result<Arc<ClientConfig>, String
 /// # Errors
 /// TLS cannot be configured.
 pub fn unverified_client_config() -> Result<Arc<ClientConfig>, String> {
-    let builder = config_builder()?.dangerous().with_custom_certificate_verifier(OwnVerifier::of(None));
+    let builder = config_builder()?.dangerous().with_custom_certificate_verifier(Arc::new(OwnVerifier(None)));
     Ok(Arc::new(builder.with_no_client_auth()))
 }
 
@@ -217,16 +217,7 @@ fn system_authorities() -> Result<Arc<RootCertStore>, String> {
 /// Verifies certificates by other names than the server's, or accepts every certificate. The handshake's signature is always verified, so
 /// the peer has the certificate's key.
 #[derive(Debug)]
-struct OwnVerifier {
-    names: Option<Alternatives>,
-    provider: Arc<CryptoProvider>,
-}
-
-impl OwnVerifier {
-    fn of(names: Option<Alternatives>) -> Arc<OwnVerifier> {
-        Arc::new(OwnVerifier { names, provider: crate::provider() })
-    }
-}
+struct OwnVerifier(Option<Alternatives>);
 
 impl ServerCertVerifier for OwnVerifier {
     fn verify_server_cert(
@@ -237,7 +228,7 @@ impl ServerCertVerifier for OwnVerifier {
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.names.as_ref().map_or(Ok(()), |names| names.check(certificate, intermediates, now))?;
+        self.0.as_ref().map_or(Ok(()), |names| names.check(certificate, intermediates, now))?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -247,7 +238,7 @@ impl ServerCertVerifier for OwnVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+        verify_tls12_signature(message, certificate, signed, &crate::signatures())
     }
 
     fn verify_tls13_signature(
@@ -256,10 +247,10 @@ impl ServerCertVerifier for OwnVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+        verify_tls13_signature(message, certificate, signed, &crate::signatures())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        crate::signatures().supported_schemes()
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest::Context;
 use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
@@ -139,8 +140,7 @@ impl ClientCertVerifier for Lenient {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = crate::provider().signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signed, &algorithms)
+        verify_tls12_signature(message, certificate, signed, &crate::signatures())
     }
 
     fn verify_tls13_signature(
@@ -149,12 +149,11 @@ impl ClientCertVerifier for Lenient {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = crate::provider().signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, &algorithms)
+        verify_tls13_signature(message, certificate, signed, &crate::signatures())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        crate::provider().signature_verification_algorithms.supported_schemes()
+        crate::signatures().supported_schemes()
     }
 }
 

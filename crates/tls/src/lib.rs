@@ -43,6 +43,11 @@ pub use server::{Acceptor, Awaited, Identity, MinVersion, Prepared, ServerPlan, 
 pub use staple::Staple;
 pub use tickets::Tickets;
 
+/// The algorithms of signatures.
+fn signatures() -> rustls::crypto::WebPkiSupportedAlgorithms {
+    provider().signature_verification_algorithms
+}
+
 /// The algorithms.
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     static PROVIDER: OnceLock<Arc<rustls::crypto::CryptoProvider>> = OnceLock::new();

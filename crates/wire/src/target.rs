@@ -7,7 +7,7 @@
 
 mod forward;
 
-pub use forward::{encode_path, forward_path};
+pub use forward::{encode_path, forward_path, push_escape};
 
 /// The normal form for a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

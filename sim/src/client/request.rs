@@ -1,6 +1,5 @@
 //! The requests of clients.
 
-use crate::message::draw_length;
 use crate::model::Planned;
 use crate::model::cache::{PLAIN_RESOURCES, RESOURCES, RequestDirectives};
 use crate::scene::{BODY_MAX_SMALL, DENIED, REFUSED};
@@ -49,7 +48,7 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         "GET" | "HEAD" | "DELETE" => 0,
         // Exactly as much as the smaller limit allows.
         _ if random.u8(..6) == 0 => BODY_MAX_SMALL,
-        _ => draw_length(random, shared.scene),
+        _ => shared.scene.draw_length(random),
     };
     Planned {
         id,

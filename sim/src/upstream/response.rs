@@ -1,7 +1,7 @@
 //! What upstreams respond.
 
 use super::{Arrived, Behaviour, Fault, TRICKLE_BYTES_MIN};
-use crate::message::{Framing, body, draw_length};
+use crate::message::{Framing, body};
 use crate::model::cache::{PLAIN_RESOURCES, ResponseDirectives, TAGS, tag_name};
 use crate::model::{End, Sent as SentResponse};
 use crate::trace::{Actor, Event};
@@ -50,7 +50,7 @@ pub(super) fn application(
     let says = ResponseDirectives { sets_cookie: drawn.sets_cookie && confirmed.is_none(), ..drawn };
     let body_length = match behaviour.trickles {
         true => random.usize(TRICKLE_BYTES_MIN..=2 * TRICKLE_BYTES_MIN),
-        false => draw_length(random, shared.scene),
+        false => shared.scene.draw_length(random),
     };
     let framing = match random.u8(..3) {
         0 => Framing::Chunked,

@@ -12,7 +12,7 @@ use crate::fetch::bypass::StoreEffect;
 use crate::fetch::fill::{Fill, FillRequest};
 use crate::fetch::flight::{Flight, Outcome};
 use crate::fetch::{Fetch, bad_gateway};
-use crate::policy::{LEFT_OUT, is_early, select};
+use crate::policy::{LEFT_OUT, is_early};
 use crate::respond;
 use crate::status::{CacheOutcome, CacheStatus};
 use crate::store::{FlightRole, Found};
@@ -96,13 +96,9 @@ impl CacheWorker {
             FlightRole::Leads(flight) => flight,
             FlightRole::Alone => Arc::new(Flight::new(found.slot, self.store.moment())),
         };
-        let client = ParkedClient { exchange: request.park(), finish: forwarded.finish.clone() };
         let cache_status = CacheStatus::forwarded(label, reason);
         let fetch = Fetch { flight, stale: found.entry, cache_status };
-        match self.lead(&request, &forwarded, &lookup, fetch, Some(client)) {
-            true => Reply::Parked,
-            false => bad_gateway(&*forwarded.finish, response),
-        }
+        self.lead_client(&request, &forwarded, &lookup, fetch, response)
     }
 
     /// Sends a request to the upstream whatever is stored, and stores the response.
@@ -124,13 +120,24 @@ impl CacheWorker {
         if !is_stored {
             return self.pass(request, forwarded, cache_status, StoreEffect::Nothing, response);
         }
-        let head = request.head;
-        let found = self.store.find(&lookup.key, lookup.now_ms, |names, out| select(&head, names, out));
+        let found = self.find(&lookup, &request.head);
         // Others do not wait for it: they get what is stored.
         let flight = Arc::new(Flight::new(found.slot, self.store.moment()));
-        let client = ParkedClient { exchange: request.park(), finish: forwarded.finish.clone() };
         let fetch = Fetch { flight, stale: None, cache_status };
-        match self.lead(&request, &forwarded, &lookup, fetch, Some(client)) {
+        self.lead_client(&request, &forwarded, &lookup, fetch, response)
+    }
+
+    /// Sends a client's request to the upstream, and parks it until the response arrives.
+    fn lead_client(
+        self: &Rc<Self>,
+        request: &Request<'_>,
+        forwarded: &Forwarded<'_>,
+        lookup: &Lookup<'_>,
+        fetch: Fetch,
+        response: &mut Response,
+    ) -> Reply {
+        let client = ParkedClient { exchange: request.park(), finish: forwarded.finish.clone() };
+        match self.lead(request, forwarded, lookup, fetch, Some(client)) {
             true => Reply::Parked,
             false => bad_gateway(&*forwarded.finish, response),
         }

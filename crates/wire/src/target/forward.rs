@@ -78,7 +78,8 @@ fn decode_segment(segment: &[u8], out: &mut Vec<u8>) -> Result<(), PathFault> {
     Ok(())
 }
 
-fn push_escape(byte: u8, out: &mut Vec<u8>) {
+/// Appends a byte in its percent encoding.
+pub fn push_escape(byte: u8, out: &mut Vec<u8>) {
     let digit = |value: u8| if value < 10 { b'0' + value } else { b'A' + value - 10 };
     out.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte & 15)]);
 }

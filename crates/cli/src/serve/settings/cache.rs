@@ -4,12 +4,18 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use flatout_cache::{Validity, is_never_stored};
+use flatout_site::plan::Template;
 
 use crate::serve::options::ServeOptions;
 use crate::serve::parse;
 use crate::serve::setting::{ROUTES, SERVERS, ServeSetting};
 use crate::serve::values::{Refused, Values};
 use crate::value;
+
+/// The texts of a setting.
+fn templates(options: &ServeOptions, given: &Values) -> Result<Vec<Template>, String> {
+    given.values().map(|text| options.template(text)).collect()
+}
 
 /// A smaller cache is useless.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
@@ -80,8 +86,7 @@ pub(in crate::serve) const CACHING: &[ServeSetting] = &[
         value: "TEXT…",
         help: "do not use the cache, nor store the response, if any of these texts is neither empty nor 0, such as $cookie_session",
         set: |options, given| {
-            let texts = given.values().map(|text| options.template(text)).collect::<Result<_, _>>()?;
-            options.caching.bypass = texts;
+            options.caching.bypass = templates(options, given)?;
             Ok(())
         },
         ..ROUTES
@@ -92,8 +97,7 @@ pub(in crate::serve) const CACHING: &[ServeSetting] = &[
         help: "get a new response, and store it in place of the present one, if any of these texts is neither empty nor 0; anyone who can \
                send such a request makes the upstream work for it",
         set: |options, given| {
-            let texts = given.values().map(|text| options.template(text)).collect::<Result<_, _>>()?;
-            options.caching.refresh = texts;
+            options.caching.refresh = templates(options, given)?;
             Ok(())
         },
         ..ROUTES
@@ -103,8 +107,7 @@ pub(in crate::serve) const CACHING: &[ServeSetting] = &[
         value: "TEXT…",
         help: "do not store the response if any of these texts is neither empty nor 0",
         set: |options, given| {
-            let texts = given.values().map(|text| options.template(text)).collect::<Result<_, _>>()?;
-            options.caching.no_store = texts;
+            options.caching.no_store = templates(options, given)?;
             Ok(())
         },
         ..ROUTES

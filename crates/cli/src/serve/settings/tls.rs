@@ -11,6 +11,14 @@ use crate::serve::setting::{Change, Key, SERVERS, SITES, ServeSetting};
 use crate::serve::values::Values;
 use crate::value;
 
+/// Revocation lists, beside a file of CAs.
+pub(super) const CRL: Key = Key {
+    name: "crl",
+    value: "FILE",
+    default: "none",
+    help: "refuse certificates in these revocation lists (PEM), which must include a current one of each CA",
+};
+
 /// The file of passwords, beside a certificate and its key.
 pub(super) const PASSWORDS: Key = Key {
     name: "passwords",
@@ -173,12 +181,7 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
                 help: "also accept certificates of other CAs; then $ssl_client_verify begins with FAILED, and something behind this \
                        server must check them",
             },
-            Key {
-                name: "crl",
-                value: "FILE",
-                default: "none",
-                help: "refuse certificates in these revocation lists (PEM), which must include a current one of each CA",
-            },
+            CRL,
         ],
         default: "none",
         help: "require client certificates issued by these CAs (PEM), or off; `any` accepts those of all CAs, as unknown=on does, and \

@@ -8,7 +8,7 @@ use crate::serve::options::ServeOptions;
 use crate::serve::parse;
 use crate::serve::setting::{KEY, Key, ServeSetting, SettingScope, UPSTREAMS};
 use crate::serve::settings::health::{eject_outliers, health_check};
-use crate::serve::settings::tls::{PASSWORDS, identity};
+use crate::serve::settings::tls::{CRL, PASSWORDS, identity};
 use crate::serve::values::{Refused, Values};
 use crate::value;
 
@@ -465,12 +465,7 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
     ServeSetting {
         name: "upstream-ca",
         value: "FILE",
-        keys: &[Key {
-            name: "crl",
-            value: "FILE",
-            default: "none",
-            help: "refuse certificates in these revocation lists (PEM), which must include a current one of each CA",
-        }],
+        keys: &[CRL],
         default: "the system's",
         help: "for https: trusted CA certificates (PEM)",
         set: |options, given| {
