@@ -90,8 +90,9 @@ def reasons(log):
 
 # Why features of the profiles are not claimed.
 UNCLAIMED = {
-    "GatewayInfrastructure": "the controller makes no objects for a gateway, so that there is nothing that could have its labels and "
-                             "annotations; a gateway with a parametersRef is refused (InvalidParameters), as its other test demands",
+    "GatewayInfrastructure": "the feature is about labels and annotations of the objects that a controller creates for a gateway, and this "
+                             "controller creates none; a gateway with a parametersRef is refused (InvalidParameters), as the suite's other "
+                             "test of the feature requires",
     "HTTPRouteRetry": "retries are supported, but the standard channel has no field for them",
 }
 
@@ -108,8 +109,8 @@ def write_summary(found, skipped, report, path):
         "# Conformance with the Gateway API", "",
         f"`./x conformance` · Gateway API {', '.join(version)}, standard channel · profiles {', '.join(PROFILES)} · the suite's own "
         "report: [conformance.yaml](conformance.yaml)", "",
-        f"{len(names('PASS'))} tests passed, {len(names('FAIL'))} failed, {len(names('SKIP'))} were skipped, because they need a feature "
-        "that the controller does not claim. Tests for meshes, TCP and UDP are left out here. Why the others are not claimed:", "",
+        f"{len(names('PASS'))} tests passed and {len(names('FAIL'))} failed. {len(names('SKIP'))} tests were skipped: they need a feature that "
+        "the controller does not claim. Tests for meshes, TCP and UDP are not listed. The features that are not claimed, and why:", "",
         *[f"- {feature}: {why}" for feature, why in UNCLAIMED.items()], "",
         "| failed |", "|---|", *[f"| {name} |" for name in names("FAIL")], "",
         "| skipped | feature |", "|---|---|", *[f"| {name} | {skipped.get(name, '')} |" for name in names("SKIP")], "",

@@ -38,6 +38,8 @@ struct ApiObjects {
     version: u64,
     /// Statuses that were written.
     patches: usize,
+    /// Watches that were refused, because they needed events that are forgotten.
+    refusals: usize,
 }
 
 impl ApiServer {
@@ -104,6 +106,11 @@ impl ApiServer {
     /// How many statuses were written.
     pub fn patches(&self) -> usize {
         self.state.inner.lock().unwrap().patches
+    }
+
+    /// How many watches were refused, because they needed events that are forgotten.
+    pub fn refusals(&self) -> usize {
+        self.state.inner.lock().unwrap().refusals
     }
 
     /// Forgets all events so far, as an API server does after minutes: a watch that would need them is refused (410).
@@ -275,6 +282,7 @@ fn watch(mut stream: TcpStream, list: &str, since: u64, state: &ApiState) {
     {
         let mut inner = state.inner.lock().unwrap();
         if since < inner.forgotten {
+            inner.refusals += 1;
             let line = format!("{}\n", json!({"type": "ERROR", "object": failure("Expired", 410)}));
             let head = format!(
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{line}",

@@ -115,17 +115,8 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    /// A server of this folder.
-    pub(crate) fn of(name: &'static str, server: Server, folder: Folder) -> Backend {
-        Backend { name, server, _folder: folder }
-    }
-
-    pub(crate) fn port(&self) -> u16 {
+    fn port(&self) -> u16 {
         self.server.address.port()
-    }
-
-    pub(crate) fn secure_port(&self) -> u16 {
-        self.server.secure_port.unwrap()
     }
 }
 
@@ -133,20 +124,25 @@ pub(crate) fn backend(name: &'static str) -> Backend {
     let folder = Folder::new();
     folder.write("name", name);
     folder.write("x/name", format!("{name} below x"));
-    Backend::of(name, Server::site(&folder.0, &["--workers", "1"]), folder)
+    Backend { name, server: Server::site(&folder.0, &["--workers", "1"]), _folder: folder }
 }
 
 /// A service of this name with these endpoints.
 pub(crate) fn service(name: &str, backends: &[&Backend]) -> String {
-    let slice = |(at, backend): (usize, &&Backend)| {
-        let port = backend.port();
+    let ports: Vec<u16> = backends.iter().map(|it| it.port()).collect();
+    service_at(name, &ports)
+}
+
+/// A service of this name with endpoints at these ports.
+pub(crate) fn service_at(name: &str, ports: &[u16]) -> String {
+    let slice = |(at, port): (usize, &u16)| {
         format!(
             "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}-{at}, labels: \
              {{kubernetes.io/service-name: {name}}}}}\naddressType: IPv4\nports: [{{name: '', port: {port}}}]\n\
              endpoints: [{{addresses: [127.0.0.1]}}]\n"
         )
     };
-    let slices: String = backends.iter().enumerate().map(slice).collect();
+    let slices: String = ports.iter().enumerate().map(slice).collect();
     format!(
         "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{ports: [{{port: 80}}]}}\n{slices}"
     )

@@ -119,6 +119,14 @@ fn objects_of_an_api_server_are_served_and_get_their_status() {
     );
 }
 
+/// The API server goes away, and the controller reports it.
+fn go_away(api: &ApiServer, server: &Server) {
+    api.set_away(true);
+    until("that is reported", || {
+        server.said().iter().any(|line| line.contains("what was read stays in use"))
+    });
+}
+
 #[test]
 fn an_api_server_that_goes_away_leaves_the_last_plan_and_is_followed_again() {
     let (port, backend, folder) = (free_port(), Server::json(), Folder::new());
@@ -126,10 +134,7 @@ fn an_api_server_that_goes_away_leaves_the_last_plan_and_is_followed_again() {
     api.put(SLICES, slice(backend.address.port()));
     let server = controller(&api, &folder, "127.0.0.1");
     until("it serves", || get("127.0.0.1", port).status == 200);
-    api.set_away(true);
-    until("that is reported", || {
-        server.said().iter().any(|line| line.contains("what was read stays in use"))
-    });
+    go_away(&api, &server);
     assert_eq!(get("127.0.0.1", port).status, 200);
     // Deleted while nobody could watch.
     api.remove(ROUTES, "default", "r");
@@ -146,10 +151,7 @@ fn changes_that_the_api_server_has_forgotten_are_found_by_a_new_list() {
     api.put(SLICES, slice(backend.address.port()));
     let server = controller(&api, &folder, "127.0.0.1");
     until("it serves", || get("127.0.0.1", port).status == 200);
-    api.set_away(true);
-    until("that is reported", || {
-        server.said().iter().any(|line| line.contains("what was read stays in use"))
-    });
+    go_away(&api, &server);
     api.remove(ROUTES, "default", "r");
     api.put(ROUTES, route("later", "/json"));
     api.remove(SLICES, "default", "app-1");
@@ -165,6 +167,7 @@ fn changes_that_the_api_server_has_forgotten_are_found_by_a_new_list() {
         let route = api.object(ROUTES, "default", "later").unwrap();
         reason(&route, "/status/parents/0/conditions", "Accepted") == "True Accepted"
     });
+    assert!(api.refusals() > 0, "the changes were not in a watch");
     // What changes from now on is watched again.
     api.remove(ROUTES, "default", "later");
     until("the change is found", || get("127.0.0.1", port).status == 404);

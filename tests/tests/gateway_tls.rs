@@ -2,12 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use flatout_tests::authority::Authority;
 use flatout_tests::{Folder, Server, until};
 
-use super::controller::{Backend, Cluster, TO_APP, backend, config_map, route, secret, service};
+use super::controller::{Cluster, TO_APP, backend, config_map, route, secret, service, service_at};
 
 /// A policy for the service `app`, whose servers have certificates of the authority in the ConfigMap `ca`.
 fn policy(names: &str) -> String {
@@ -35,6 +35,19 @@ fn at_listener(name: &str, listener: &str) -> String {
     route(name, TO_APP).replace("[{name: gw}]", &format!("[{{name: gw, sectionName: {listener}}}]"))
 }
 
+/// A client of `in.test` whose standard input and output are what is inside TLS.
+fn client_inside(authority: &Authority, port: u16, more: &[&str]) -> Child {
+    Command::new("openssl")
+        .args(["s_client", "-quiet", "-servername", "in.test", "-CAfile", &authority.path("ca.pem")])
+        .args(["-verify_return_error", "-connect", &format!("127.0.0.1:{port}")])
+        .args(more)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
 #[test]
 fn connections_of_tls_routes_are_passed_on_behind_the_end_of_tls() {
     let (authority, a) = (Authority::new(), backend("inside"));
@@ -49,10 +62,8 @@ fn connections_of_tls_routes_are_passed_on_behind_the_end_of_tls() {
         let rules = TO_APP.replace("name: app", &format!("name: {service}"));
         route(name, &format!("  hostnames: [{host}]\n{rules}")).replace("HTTPRoute", "TLSRoute")
     };
-    let of_behind = service("db", &[&a])
-        .replace(&format!("port: {}}}]", a.port()), &format!("port: {}}}]", behind.secure_port.unwrap()));
     let objects = service("app", &[&a])
-        + &of_behind
+        + &service_at("db", &[behind.secure_port.unwrap()])
         + &tls_route("r", "in.test", "app")
         + &tls_route("s", "db.test", "db");
     let cluster = Cluster::start(&objects);
@@ -67,31 +78,16 @@ fn connections_of_tls_routes_are_passed_on_behind_the_end_of_tls() {
     assert_eq!(authority.curl("db.test", port, "/name", &[]).as_deref(), Ok("as it is"), "both at one port");
     assert!(authority.curl("other.test", port, "/name", &[]).is_err(), "a name that no listener has");
     // A client that speaks another protocol inside, and offers only that.
-    let mut client = Command::new("openssl")
-        .args([
-            "s_client",
-            "-quiet",
-            "-alpn",
-            "mqtt",
-            "-servername",
-            "in.test",
-            "-CAfile",
-            &authority.path("ca.pem"),
-        ])
-        .args(["-verify_return_error", "-connect", &format!("127.0.0.1:{port}")])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    client.stdin.as_mut().unwrap().write_all(b"GET /name HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-    let mut received = [0; 4096];
-    let count = client.stdout.as_mut().unwrap().read(&mut received).unwrap();
-    assert!(
-        received[..count].starts_with(b"HTTP/1.1 200"),
-        "{}",
-        String::from_utf8_lossy(&received[..count])
-    );
+    let mut client = client_inside(&authority, port, &["-alpn", "mqtt"]);
+    let mut get = |target: &str| {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+        client.stdin.as_mut().unwrap().write_all(request.as_bytes()).unwrap();
+        let mut received = [0; 4096];
+        let count = client.stdout.as_mut().unwrap().read(&mut received).unwrap();
+        String::from_utf8_lossy(&received[..count]).into_owned()
+    };
+    let response = get("/name");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     // A reload leaves its connection alone.
     cluster.gateway(&(listeners + "  - {name: new, port: 1, protocol: HTTP, hostname: new.test}\n"));
     until("it is reloaded", || {
@@ -99,16 +95,11 @@ fn connections_of_tls_routes_are_passed_on_behind_the_end_of_tls() {
             line.contains("at 127.0.0.1:1 are not served") || line.contains("reloaded the objects")
         })
     });
-    client.stdin.as_mut().unwrap().write_all(b"GET /x/name HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-    let count = client.stdout.as_mut().unwrap().read(&mut received).unwrap();
-    assert!(
-        received[..count].starts_with(b"HTTP/1.1 200"),
-        "{}",
-        String::from_utf8_lossy(&received[..count])
-    );
+    let response = get("/x/name");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     client.kill().unwrap();
     client.wait().unwrap();
-    // Text without TLS is nothing for this port.
+    // This port serves no text without TLS.
     let mut plain = TcpStream::connect(("127.0.0.1", port)).unwrap();
     plain.write_all(b"GET /name HTTP/1.1\r\nHost: in.test\r\n\r\n").unwrap();
     let mut text = String::new();
@@ -131,24 +122,14 @@ fn large_amounts_go_through_the_end_of_tls_in_both_directions() {
             });
         }
     });
-    let a = backend("a");
-    let objects =
-        service("app", &[&a]).replace(&format!("port: {}}}]", a.port()), &format!("port: {echo}}}]"));
-    let objects = objects + &route("r", TO_APP).replace("HTTPRoute", "TLSRoute");
+    let objects = service_at("app", &[echo]) + &route("r", TO_APP).replace("HTTPRoute", "TLSRoute");
     let cluster = Cluster::start(&(objects + "---\n" + &secret(&authority, "cert", "in.test")));
     let port = cluster.secure_port;
     cluster.gateway(&format!(
         "  - {{name: in, port: {port}, protocol: TLS, tls: {{certificateRefs: [{{name: cert}}]}}}}\n"
     ));
     until("the listener serves", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-    let mut client = Command::new("openssl")
-        .args(["s_client", "-quiet", "-servername", "in.test", "-CAfile", &authority.path("ca.pem")])
-        .args(["-verify_return_error", "-connect", &format!("127.0.0.1:{port}")])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut client = client_inside(&authority, port, &[]);
     let large: Vec<u8> = (0..2_000_003_u32).map(|at| (at * 7 % 251) as u8).collect();
     let (mut into, mut received) = (client.stdin.take().unwrap(), vec![0; large.len()]);
     let sent = large.clone();
@@ -238,9 +219,8 @@ fn backends_are_known_by_other_names_and_see_the_certificate_of_the_gateway() {
     let [certificate, key, ca] = ["app.pem", "app.key", "ca.pem"].map(|it| authority.path(it));
     let flags =
         ["--workers", "1", "--tls", certificate.as_str(), key.as_str(), "--tls-client-ca", ca.as_str()];
-    let app = Backend::of("app", Server::site(&folder.0, &flags), folder);
-    let of_app = service("app", &[&app])
-        .replace(&format!("port: {}}}]", app.port()), &format!("port: {}}}]", app.secure_port()));
+    let app = Server::site(&folder.0, &flags);
+    let of_app = service_at("app", &[app.secure_port.unwrap()]);
     let cluster = Cluster::start(&(of_app + &route("r", TO_APP)));
     let write = |names: &str| {
         cluster.folder.write(

@@ -41,6 +41,9 @@ impl Condition {
     }
 }
 
+/// The reason of a fault that is not a condition.
+const NOTE_REASON: &str = "Invalid";
+
 /// The status of an object, to be written back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatusUpdate {
@@ -55,15 +58,25 @@ pub struct StatusUpdate {
 }
 
 impl StatusUpdate {
+    /// A status without notes.
+    pub(crate) fn new(kind: &'static Kind, key: ObjectKey, status: Value) -> StatusUpdate {
+        StatusUpdate { kind, key, status, notes: Vec::new() }
+    }
+
     /// What is wrong with it: conditions that are false, as `Accepted Reason`, and notes.
     pub fn faults(&self) -> Vec<String> {
-        let mut found = self.notes.clone();
+        self.faults_with_reasons().into_iter().map(|(_, fault)| fault).collect()
+    }
+
+    /// The same faults, each after its reason. The reason of a note is `Invalid`.
+    pub(crate) fn faults_with_reasons(&self) -> Vec<(&str, String)> {
+        let mut found = self.notes.iter().map(|note| (NOTE_REASON, note.clone())).collect();
         collect_faults(&self.status, &mut found);
         found
     }
 }
 
-fn collect_faults(value: &Value, found: &mut Vec<String>) {
+fn collect_faults<'s>(value: &'s Value, found: &mut Vec<(&'s str, String)>) {
     match value {
         Value::Object(map) => {
             let text = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -74,11 +87,40 @@ fn collect_faults(value: &Value, found: &mut Vec<String>) {
             if map.contains_key("reason") && is_fault {
                 let message = text("message");
                 let separator = if message.is_empty() { "" } else { ": " };
-                found.push(format!("{} {}{separator}{message}", text("type"), text("reason")));
+                let reason = text("reason");
+                found.push((reason, format!("{} {reason}{separator}{message}", text("type"))));
             }
             map.values().for_each(|value| collect_faults(value, found));
         }
         Value::Array(list) => list.iter().for_each(|value| collect_faults(value, found)),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_have_the_reasons_of_their_conditions() {
+        let kind = crate::objects::find_kind("gateway.networking.k8s.io/v1", "HTTPRoute").unwrap();
+        let unresolved = Condition::bad("ResolvedRefs", "BackendNotFound", "there is no Service default/a");
+        let insecure =
+            Condition { reason: "ConfigurationChanged", ..Condition::good("InsecureFrontendValidationMode") };
+        let conditions = [Condition::good("Accepted"), unresolved, insecure].map(|it| it.json(1));
+        let status = json!({"parents": [{"conditions": conditions}]});
+        let note = "not served: the annotation auth-url".to_owned();
+        let update = StatusUpdate {
+            notes: vec![note.clone()],
+            ..StatusUpdate::new(kind, ObjectKey::default(), status)
+        };
+        assert_eq!(
+            update.faults_with_reasons(),
+            [
+                ("Invalid", note),
+                ("BackendNotFound", "ResolvedRefs BackendNotFound: there is no Service default/a".to_owned()),
+                ("ConfigurationChanged", "InsecureFrontendValidationMode ConfigurationChanged".to_owned()),
+            ]
+        );
     }
 }

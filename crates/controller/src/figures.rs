@@ -15,13 +15,16 @@ pub(crate) struct ControllerFigures {
 }
 
 impl ControllerFigures {
-    /// Changes of objects are served now, or published for data planes; the first of them arrived then.
+    /// Changes of objects are served now, or published for data planes. `since` is when the first of them arrived.
     pub(crate) fn took_effect(&self, since: Option<Instant>) {
         since.into_iter().for_each(|since| self.effects.record(since.elapsed()));
     }
 
     /// A watch has failed, or works again.
-    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "folders are not watched in this way"))]
+    #[cfg_attr(
+        not(any(feature = "cluster", test)),
+        expect(dead_code, reason = "folders are not watched in this way")
+    )]
     pub(crate) fn set_failing(&self, kind: &'static str, is_failing: bool) {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         match is_failing {
@@ -33,10 +36,12 @@ impl ControllerFigures {
 
 impl Source for ControllerFigures {
     fn collect(&self, into: &mut Vec<Family>) {
-        let help = "Time from a change of an object to a plan that is served, or published for data planes";
+        let help =
+            "Time from a change of an object until the plan with it is served, or published for data planes";
         let effects = Value::Latency(Box::new(self.effects.latency()));
         into.push(Family::new("flatout_controller_effect_seconds", Kind::Histogram, help).with(&[], effects));
-        let help = "How long the watch of a kind of objects has failed: as old may be what is known";
+        let help =
+            "Time since the watch of a kind of objects began to fail: changes since then are not known";
         let mut lag = Family::new("flatout_controller_watch_lag_seconds", Kind::Gauge, help);
         for (kind, since) in self.failing.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             lag.add(&[("kind", kind)], Value::Number(since.elapsed().as_secs_f64()));

@@ -34,6 +34,7 @@ impl Events {
         former: &StatusUpdate,
     ) -> Result<(), kube::Error> {
         let known: BTreeSet<String> = former.faults().into_iter().collect();
+        let faults = update.faults_with_reasons();
         let metadata = &object.metadata;
         let about = ObjectReference {
             api_version: Some(format!("{}/{}", update.kind.group, update.kind.version)),
@@ -43,10 +44,10 @@ impl Events {
             uid: metadata.uid.clone(),
             ..ObjectReference::default()
         };
-        for fault in update.faults().iter().filter(|it| !known.contains(*it)).take(EVENTS_MAX) {
+        for (reason, fault) in faults.iter().filter(|(_, fault)| !known.contains(fault)).take(EVENTS_MAX) {
             let event = Event {
                 type_: EventType::Warning,
-                reason: reason(fault).to_owned(),
+                reason: (*reason).to_owned(),
                 note: Some(fault.chars().take(NOTE_CHARS_MAX).collect()),
                 action: "Translate".to_owned(),
                 secondary: None,
@@ -54,32 +55,5 @@ impl Events {
             self.0.publish(&event, &about).await?;
         }
         Ok(())
-    }
-}
-
-/// The reason in a fault such as `Accepted UnsupportedValue: …`; a note of an Ingress has none.
-fn reason(fault: &str) -> &str {
-    let head = fault.split(':').next().unwrap_or_default();
-    match head.split_once(' ') {
-        Some((_, reason)) if is_word(reason) => reason,
-        _ => "Invalid",
-    }
-}
-
-/// Whether a text is one of the standard's words, such as `BackendNotFound`.
-fn is_word(text: &str) -> bool {
-    text.starts_with(|first: char| first.is_ascii_uppercase()) && text.chars().all(char::is_alphanumeric)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reasons_are_those_of_conditions() {
-        assert_eq!(reason("ResolvedRefs BackendNotFound: there is no Service default/a"), "BackendNotFound");
-        assert_eq!(reason("Programmed Invalid"), "Invalid");
-        assert_eq!(reason("not served: the annotation auth-url"), "Invalid");
-        assert_eq!(reason("10.0.0.1:80 is not available for HTTP"), "Invalid");
     }
 }

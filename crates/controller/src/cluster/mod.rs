@@ -16,6 +16,7 @@ mod watch;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use flatout_engine::say;
 use kube::Client;
@@ -132,6 +133,17 @@ async fn connected() -> Result<Client, String> {
     let config = Config::infer().await.map_err(|error| format!("no API server is configured: {error}"))?;
     let shown = config.cluster_url.to_string();
     Client::try_from(config).map_err(|error| format!("the API server {shown} cannot be used: {error}"))
+}
+
+/// The result of a request, or an error if it takes longer.
+async fn in_time<T>(
+    time_max: Duration,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, kube::Error> {
+    match tokio::time::timeout(time_max, request).await {
+        Ok(result) => result,
+        Err(_) => Err(kube::Error::Service(format!("no response in {time_max:?}").into())),
+    }
 }
 
 /// Access to all objects of a kind.

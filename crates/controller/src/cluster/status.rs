@@ -13,7 +13,7 @@ use tokio::sync::watch::Receiver;
 
 use super::event::Events;
 use super::watch::chain;
-use super::{Leadership, api_at};
+use super::{Leadership, api_at, in_time};
 use crate::condition::StatusUpdate;
 use crate::kinds::ObjectKey;
 use crate::leader::Leader;
@@ -36,11 +36,10 @@ pub(super) async fn follow(
 ) {
     let mut written = Written::new();
     let events = Events::new(client.clone(), &leadership);
+    let writing = Writing { client, controller_name: leadership.controller_name, events };
     loop {
         if leader.leads() {
             let wanted = latest.borrow_and_update().clone();
-            let writing =
-                Writing { client: &client, controller_name: &leadership.controller_name, events: &events };
             writing.write_all(wanted, &mut written).await;
         } else {
             // Another process may write others meanwhile.
@@ -57,13 +56,13 @@ pub(super) async fn follow(
 }
 
 /// What statuses are written with.
-struct Writing<'w> {
-    client: &'w Client,
-    controller_name: &'w str,
-    events: &'w Events,
+struct Writing {
+    client: Client,
+    controller_name: String,
+    events: Events,
 }
 
-impl Writing<'_> {
+impl Writing {
     async fn write_all(&self, wanted: Vec<Arc<StatusUpdate>>, written: &mut Written) {
         // Routes and policies that have left all gateways of this controller lose its entries.
         let present: BTreeSet<(&str, &ObjectKey)> = wanted.iter().map(|it| (it.kind.name, &it.key)).collect();
@@ -74,8 +73,9 @@ impl Writing<'_> {
         for place in left {
             if let Some(former) = written.remove(&place) {
                 let list = if place.0.ends_with("Policy") { "ancestors" } else { "parents" };
-                let emptied = StatusUpdate { status: json!({list: []}), ..StatusUpdate::clone(&former) };
-                report_fault(&emptied, in_time(self.write(&emptied, Some(&former))).await);
+                let emptied = StatusUpdate::new(former.kind, former.key.clone(), json!({list: []}));
+                let written = in_time(WRITE_TIME_MAX, self.write(&emptied, Some(&former))).await;
+                report_fault(&emptied, written);
             }
         }
         for update in wanted {
@@ -84,7 +84,7 @@ impl Writing<'_> {
             if former == Some(&update) {
                 continue;
             }
-            let result = in_time(self.write(&update, former)).await;
+            let result = in_time(WRITE_TIME_MAX, self.write(&update, former)).await;
             if result.is_ok() {
                 written.insert(place, update);
             } else {
@@ -99,18 +99,18 @@ impl Writing<'_> {
         update: &StatusUpdate,
         former: Option<&Arc<StatusUpdate>>,
     ) -> Result<(), kube::Error> {
-        let api = api_at(self.client, update.kind, &update.key);
+        let api = api_at(&self.client, update.kind, &update.key);
         let object = api.get(&update.key.name).await?;
         let in_object = object.data.get("status").cloned().unwrap_or_default();
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let status = merged(&in_object, &update.status, self.controller_name, &now);
+        let status = merged(&in_object, &update.status, &self.controller_name, &now);
         if status != in_object {
             // The version: what was merged must not undo what others have written since.
             let patch =
                 json!({"metadata": {"resourceVersion": object.metadata.resource_version}, "status": status});
             api.patch_status(&update.key.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         }
-        let of_object = StatusUpdate { status: in_object, notes: Vec::new(), ..update.clone() };
+        let of_object = StatusUpdate::new(update.kind, update.key.clone(), in_object);
         let before = former.map_or(&of_object, |it| &**it);
         if let Err(error) = self.events.write(&object, update, before).await {
             let (kind, key) = (update.kind.name, &update.key);
@@ -120,13 +120,6 @@ impl Writing<'_> {
             );
         }
         Ok(())
-    }
-}
-
-async fn in_time(writing: impl Future<Output = Result<(), kube::Error>>) -> Result<(), kube::Error> {
-    match tokio::time::timeout(WRITE_TIME_MAX, writing).await {
-        Ok(result) => result,
-        Err(_) => Err(kube::Error::Service(format!("no response in {WRITE_TIME_MAX:?}").into())),
     }
 }
 

@@ -21,8 +21,8 @@ use crate::store::Store;
 /// Secrets of these types have neither certificates nor users, and there are many of them.
 const SECRETS: &str = "type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1";
 
-/// The longest pause after an error. So much later than the API server the controller is back, and twice that if the server has forgotten
-/// what has changed meanwhile.
+/// The longest pause after an error. When the API server is back, a watch goes on after at most this time. If the server no longer has the
+/// changes that were missed, a new list needs a second pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The usual pauses, which grow, but not beyond [`PAUSE_MAX`].

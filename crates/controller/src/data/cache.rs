@@ -6,6 +6,7 @@ use flatout_gateway as gateway;
 use flatout_site::plan::Cached;
 use serde::{Deserialize, Serialize};
 
+use super::milliseconds;
 use super::text::{PieceData, pieces, template};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +25,6 @@ pub(super) struct CacheData {
 impl CacheData {
     /// The settings that there is a place for; the others are missing. `None` if the key has no place.
     pub(super) fn of(cached: &Cached) -> Option<CacheData> {
-        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let rules = &cached.rules;
         Some(CacheData {
             key: pieces(cached.key.as_ref()?)?,

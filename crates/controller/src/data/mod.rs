@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -311,6 +312,11 @@ impl<'f> KnownSites<'f> {
     fn find(&self, parts: SiteParts<'_>) -> Option<&Arc<SiteData>> {
         self.0.get(&KnownSites::key(parts)).filter(|(known, _)| *known == parts).map(|(_, data)| *data)
     }
+}
+
+/// A time as plans have it.
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether a name stays inside the folder, and is none of the data plane's own files.

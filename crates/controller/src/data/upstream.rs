@@ -9,7 +9,7 @@ use flatout_site::plan::{Limited, Rate};
 use flatout_tls::{Identity, SubjectName};
 use serde::{Deserialize, Serialize};
 
-use super::{FORMAT, check_file_name};
+use super::{FORMAT, check_file_name, milliseconds};
 
 /// An upstream. What is not set is as usual.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -203,8 +203,4 @@ impl RateData {
             keys_max: self.keys_max,
         }
     }
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

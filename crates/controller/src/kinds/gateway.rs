@@ -47,7 +47,7 @@ pub struct GatewaySpec {
     pub addresses: Vec<GatewayAddress>,
     /// TLS to clients and backends.
     pub tls: Option<GatewayTls>,
-    /// The `ListenerSets` that may add listeners; none: nobody's.
+    /// The `ListenerSets` that may add listeners. Without it, no ListenerSet may.
     pub allowed_listeners: Option<AllowedListeners>,
     /// What its infrastructure is made with.
     pub infrastructure: Option<Infrastructure>,
@@ -115,7 +115,7 @@ pub struct ClientValidation {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct AllowedListeners {
-    /// From which namespaces; none: from none.
+    /// The namespaces whose ListenerSets may add listeners. Without it, no namespace may.
     pub namespaces: Option<AllowedNamespaces>,
 }
 

@@ -84,6 +84,16 @@ impl Metadata {
     }
 }
 
+/// The order in which conflicting objects win: see [`Metadata::age`].
+pub(crate) fn oldest_first<T>(
+    objects: impl Iterator<Item = T>,
+    metadata: impl Fn(&T) -> &Metadata,
+) -> Vec<T> {
+    let mut sorted: Vec<T> = objects.collect();
+    sorted.sort_by(|one, other| metadata(one).age().cmp(&metadata(other).age()));
+    sorted
+}
+
 /// Programs in Go write empty lists and maps as `null`.
 pub(crate) fn null_as_default<'de, D, T>(from: D) -> Result<T, D::Error>
 where

@@ -18,11 +18,11 @@ pub struct CacheSpec {
     /// HTTPRoutes of the same namespace.
     #[serde(deserialize_with = "null_as_default")]
     pub target_refs: Vec<PolicyTarget>,
-    /// How long a response 200 is fresh that does not say it itself; none: it is not stored.
+    /// How long a response 200 without a freshness of its own is fresh; none: such responses are not stored.
     pub valid_for: Option<String>,
-    /// How long a stale response may replace one of a backend that fails.
+    /// For how long a stale response may be served instead of an error of a backend.
     pub stale_for: Option<String>,
-    /// How long a stale response may be served while it is fetched again.
+    /// For how long a stale response may be served while a new one is fetched.
     pub updating_for: Option<String>,
 }
 
@@ -46,10 +46,10 @@ pub struct LimitSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct RequestLimit {
-    /// So many,
+    /// Requests that are allowed in a window.
     pub count: u32,
-    /// in this time; none: a second.
+    /// The length of the window; none: one second.
     pub window: Option<String>,
-    /// Requests beyond an even rate that are accepted at once.
+    /// Requests above that rate that are served without delay.
     pub burst: u32,
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Object, null_as_default};
+use super::{GATEWAY_GROUP, Object, ObjectKey, null_as_default};
 
 /// Rules for HTTP requests.
 pub type HttpRoute = Object<RouteSpec<HttpRule>>;
@@ -49,6 +49,16 @@ pub struct ParentRef {
     /// Only listeners of this port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+}
+
+impl ParentRef {
+    /// The kind and the place of the parent; none if it is of another group. `own_namespace` is that of the object with the reference.
+    pub(crate) fn target(&self, own_namespace: &str) -> Option<(&str, ObjectKey)> {
+        let is_of_gateway_api = self.group.as_deref().is_none_or(|group| group == GATEWAY_GROUP);
+        let namespace = self.namespace.as_deref().unwrap_or(own_namespace);
+        is_of_gateway_api
+            .then(|| (self.kind.as_deref().unwrap_or("Gateway"), ObjectKey::new(namespace, &self.name)))
+    }
 }
 
 /// A rule of an [`HttpRoute`].

@@ -278,8 +278,7 @@ mod tests {
             "listeners": [{"conditions": [condition("False", "Invalid")]}, {"conditions": [condition("True", "Programmed")]}],
         });
         let kind = find_kind("gateway.networking.k8s.io/v1", "Gateway").unwrap();
-        let update =
-            Arc::new(StatusUpdate { kind, key: ObjectKey::new("a", "b"), status, notes: Vec::new() });
+        let update = Arc::new(StatusUpdate::new(kind, ObjectKey::new("a", "b"), status));
         let pending =
             with_programming(std::slice::from_ref(&update), &Programming::Pending("why".to_owned()))
                 .remove(0);

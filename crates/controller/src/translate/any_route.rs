@@ -5,8 +5,8 @@ use super::attach::RouteHead;
 use super::backend::{Retry, UpstreamOptions};
 use super::precedence::RequestMatch;
 use super::rule::{CommonRule, duration};
-use crate::kinds::Object;
 use crate::kinds::route::{GrpcMatch, GrpcRule, HttpMatch, HttpRule, RouteRetry, RouteSpec, TlsRule};
+use crate::kinds::{Object, oldest_first};
 use crate::objects::Objects;
 
 /// A route of a kind.
@@ -18,11 +18,10 @@ pub(super) enum AnyRoute<'o> {
 
 /// All routes, the oldest first.
 pub(super) fn all_routes(objects: &Objects) -> Vec<AnyRoute<'_>> {
-    let mut routes: Vec<AnyRoute<'_>> = objects.http_routes.values().map(AnyRoute::Http).collect();
-    routes.extend(objects.grpc_routes.values().map(AnyRoute::Grpc));
-    routes.extend(objects.tls_routes.values().map(AnyRoute::Tls));
-    routes.sort_by(|one, other| one.head().metadata.age().cmp(&other.head().metadata.age()));
-    routes
+    let http = objects.http_routes.values().map(AnyRoute::Http);
+    let grpc = objects.grpc_routes.values().map(AnyRoute::Grpc);
+    let tls = objects.tls_routes.values().map(AnyRoute::Tls);
+    oldest_first(http.chain(grpc).chain(tls), |route| route.head().metadata)
 }
 
 impl AnyRoute<'_> {

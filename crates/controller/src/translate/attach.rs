@@ -8,9 +8,9 @@ use super::gateway::GatewayState;
 use super::hostname::HostName;
 use super::listener::ListenerState;
 use crate::condition::Condition;
+use crate::kinds::Metadata;
 use crate::kinds::gateway::AllowedNamespaces;
 use crate::kinds::route::ParentRef;
-use crate::kinds::{GATEWAY_GROUP, Metadata, ObjectKey};
 use crate::objects::Objects;
 
 /// Parents of one route, as the standard limits them.
@@ -114,13 +114,9 @@ fn find_parent(
     own_namespace: &str,
     gateways: &[GatewayState<'_>],
 ) -> Option<(usize, Option<usize>)> {
-    if reference.group.as_deref().is_some_and(|group| group != GATEWAY_GROUP) {
-        return None;
-    }
-    let namespace = reference.namespace.as_deref().unwrap_or(own_namespace);
-    let key = ObjectKey::new(namespace, &reference.name);
+    let (kind, key) = reference.target(own_namespace)?;
     let mut all = gateways.iter().enumerate();
-    match reference.kind.as_deref().unwrap_or("Gateway") {
+    match kind {
         "Gateway" => all.find(|(_, it)| it.gateway.metadata.key() == key).map(|(at, _)| (at, None)),
         "ListenerSet" => all.find_map(|(at, gateway)| {
             let set = gateway.sets.iter().position(|it| it.set.metadata.key() == key)?;

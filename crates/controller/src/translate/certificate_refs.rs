@@ -13,14 +13,16 @@ use crate::objects::Objects;
 /// Why a reference leads to nothing: the reason of a condition, and words.
 pub(super) type ReferenceFault = (&'static str, String);
 
-/// The object that a reference leads to, if it is of this kind in the core group and may be referred to.
+/// The object that a reference leads to, if it is of this kind in the core group and may be referred to. `usual_kind` is that of
+/// references that name none.
 fn resolve(
     from: Referrer<'_>,
     reference: &ObjectRef,
+    usual_kind: &str,
     (kind, what, wrong_kind): (&str, &str, &'static str),
     objects: &Objects,
 ) -> Result<ObjectKey, ReferenceFault> {
-    let given = reference.kind.as_deref().unwrap_or(kind);
+    let given = reference.kind.as_deref().unwrap_or(usual_kind);
     if given != kind || reference.group.as_deref().is_some_and(|group| !group.is_empty()) {
         return Err((wrong_kind, format!("{what} of the kind {given}; only {kind}s are supported")));
     }
@@ -41,7 +43,7 @@ pub(super) fn identity(
     objects: &Objects,
     files: &mut Files,
 ) -> Result<Identity, ReferenceFault> {
-    let key = resolve(from, reference, ("Secret", "a certificate", invalid), objects)?;
+    let key = resolve(from, reference, "Secret", ("Secret", "a certificate", invalid), objects)?;
     let secret = objects.secrets.get(&key).ok_or_else(|| (invalid, format!("there is no Secret {key}")))?;
     let value = |name: &str| -> Result<Vec<u8>, ReferenceFault> {
         if let Some(text) = secret.string_data.get(name) {
@@ -66,9 +68,8 @@ pub(super) fn authorities<'o>(
     objects: &'o Objects,
 ) -> Result<&'o str, ReferenceFault> {
     const INVALID: &str = "InvalidCACertificateRef";
-    let reference =
-        &ObjectRef { kind: Some(reference.kind.clone().unwrap_or_default()), ..reference.clone() };
-    let key = resolve(from, reference, ("ConfigMap", "CA certificates", wrong_kind), objects)?;
+    // The standard has no usual kind for them.
+    let key = resolve(from, reference, "", ("ConfigMap", "CA certificates", wrong_kind), objects)?;
     let config = objects.config_maps.get(&key).ok_or((INVALID, format!("there is no ConfigMap {key}")))?;
     let text = config.data.authorities.as_deref();
     let text = text.ok_or((INVALID, format!("the ConfigMap {key} has no ca.crt")))?;

@@ -8,7 +8,6 @@ use super::certificate::Files;
 use super::certificate_refs::bundle;
 use super::grant::Referrer;
 use crate::condition::Condition;
-use crate::kinds::GATEWAY_GROUP;
 use crate::kinds::gateway::{ClientValidation, Gateway};
 use crate::objects::Objects;
 
@@ -69,8 +68,7 @@ impl PortRule {
         objects: &Objects,
         files: &mut Files,
     ) -> PortRule {
-        let namespace = &gateway.metadata.namespace;
-        let from = Referrer { group: GATEWAY_GROUP, kind: "Gateway", namespace };
+        let from = Referrer::of_gateway_api("Gateway", &gateway.metadata.namespace);
         let (text, fault) = bundle(from, &validation.authorities, "InvalidCACertificateKind", objects);
         let mut rule = PortRule::default();
         if let Some((reason, message)) = fault {

@@ -16,7 +16,7 @@ use super::listener::{ListenerState, Listening, across};
 use super::listener_set::{SetState, sets_of};
 use crate::condition::{Condition, StatusUpdate};
 use crate::kinds::gateway::Gateway;
-use crate::kinds::{GATEWAY_GROUP, ObjectKey};
+use crate::kinds::{GATEWAY_GROUP, ObjectKey, oldest_first};
 use crate::objects::{Objects, find_kind};
 
 /// A gateway of this controller.
@@ -44,8 +44,7 @@ pub(super) fn gateways<'o>(
         let class = objects.gateway_classes.get(&ObjectKey::new("", &it.spec.gateway_class_name));
         class.is_some_and(|class| class.spec.controller_name == settings.controller_name)
     };
-    let mut ours: Vec<&Gateway> = objects.gateways.values().filter(is_ours).collect();
-    ours.sort_by_key(|gateway| gateway.metadata.age());
+    let ours = oldest_first(objects.gateways.values().filter(is_ours), |it| &it.metadata);
     let addresses = assigned(&ours, settings);
     let mut sets = sets_of(&ours, objects);
     let mut states = Vec::new();
@@ -84,7 +83,7 @@ fn backend_certificate(
     let Some(reference) = backend.and_then(|it| it.client_certificate_ref.as_ref()) else {
         return (None, Vec::new());
     };
-    let from = Referrer { group: GATEWAY_GROUP, kind: "Gateway", namespace: &gateway.metadata.namespace };
+    let from = Referrer::of_gateway_api("Gateway", &gateway.metadata.namespace);
     match identity(from, reference, "InvalidClientCertificateRef", objects, files) {
         Ok(found) => (Some(found), vec![Condition::good("ResolvedRefs")]),
         Err((reason, message)) => (None, vec![Condition::bad("ResolvedRefs", reason, message)]),
@@ -108,7 +107,7 @@ impl<'o> GatewayState<'o> {
         let (Some(of_gateway), Some(of_set)) = (kind("Gateway"), kind("ListenerSet")) else {
             return Vec::new();
         };
-        let update = |kind, key, status| Arc::new(StatusUpdate { kind, key, status, notes: Vec::new() });
+        let update = |kind, key, status| Arc::new(StatusUpdate::new(kind, key, status));
         let mut all = vec![update(of_gateway, self.gateway.metadata.key(), self.status(settings))];
         for (at, set) in self.sets.iter().enumerate() {
             all.push(update(of_set, set.set.metadata.key(), set.status(at, self)));

@@ -1,7 +1,7 @@
 //! References to objects of other namespaces: only with a `ReferenceGrant` there.
 
-use crate::kinds::ObjectKey;
 use crate::kinds::grant::GrantTo;
+use crate::kinds::{GATEWAY_GROUP, ObjectKey};
 use crate::objects::Objects;
 
 /// An object with a reference.
@@ -10,6 +10,13 @@ pub(super) struct Referrer<'a> {
     pub(super) group: &'a str,
     pub(super) kind: &'a str,
     pub(super) namespace: &'a str,
+}
+
+impl<'a> Referrer<'a> {
+    /// An object of the Gateway API.
+    pub(super) fn of_gateway_api(kind: &'a str, namespace: &'a str) -> Referrer<'a> {
+        Referrer { group: GATEWAY_GROUP, kind, namespace }
+    }
 }
 
 /// Whether an object may refer to this one, of the kind `kind` in the core group.

@@ -20,9 +20,9 @@ use super::precedence::{Specificity, checked_path, parsed, prefix, quoted};
 use super::rule::{RankedRoute, forward, refusal};
 use super::site::Sites;
 use crate::condition::StatusUpdate;
-use crate::kinds::ObjectKey;
 use crate::kinds::gateway::ObjectRef;
 use crate::kinds::ingress::{Ingress, IngressBackend, IngressPath};
+use crate::kinds::{ObjectKey, oldest_first};
 use crate::objects::{Objects, find_kind};
 
 /// The ports of Ingresses.
@@ -48,8 +48,8 @@ struct IngressListeners {
 impl IngressParts<'_, '_> {
     /// Adds all Ingresses of this controller, the oldest first. Returns their statuses.
     pub(super) fn add_all(&mut self) -> Vec<Arc<StatusUpdate>> {
-        let mut ours: Vec<&Ingress> = self.objects.ingresses.values().filter(|it| self.is_ours(it)).collect();
-        ours.sort_by(|one, other| one.metadata.age().cmp(&other.metadata.age()));
+        let ours = self.objects.ingresses.values().filter(|it| self.is_ours(it));
+        let ours = oldest_first(ours, |it| &it.metadata);
         let statuses = ours.into_iter().enumerate().filter_map(|(age, ingress)| self.add(ingress, age));
         statuses.collect()
     }

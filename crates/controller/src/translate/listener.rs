@@ -212,7 +212,7 @@ impl<'o> Listening<'_, 'o> {
         allow_kinds(&mut state);
         let ending = state.ending();
         if ending.is_here() {
-            self.find_certificates(Referrer { group: GATEWAY_GROUP, kind, namespace }, &mut state);
+            self.find_certificates(Referrer::of_gateway_api(kind, namespace), &mut state);
         }
         if ending == TlsEnding::Here {
             let rule = self.rules.at(listener.port).clone();

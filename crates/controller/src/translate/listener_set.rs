@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::gateway::GatewayState;
 use crate::condition::Condition;
 use crate::kinds::gateway::{AllowedNamespaces, Gateway, ListenerSet};
-use crate::kinds::{GATEWAY_GROUP, ObjectKey};
+use crate::kinds::{ObjectKey, oldest_first};
 use crate::objects::Objects;
 
 /// Listeners that ListenerSets may add to a gateway. Each may become a site, of which a plan has some thousands.
@@ -26,17 +26,12 @@ pub(super) fn sets_of<'o>(
     objects: &'o Objects,
 ) -> BTreeMap<ObjectKey, Vec<SetState<'o>>> {
     let known: BTreeMap<ObjectKey, &Gateway> = gateways.iter().map(|it| (it.metadata.key(), *it)).collect();
-    let mut sorted: Vec<&ListenerSet> = objects.listener_sets.values().collect();
-    sorted.sort_by_key(|set| set.metadata.age());
     let mut found: BTreeMap<ObjectKey, Vec<SetState<'o>>> = BTreeMap::new();
     let mut counts: BTreeMap<ObjectKey, usize> = BTreeMap::new();
-    for set in sorted {
-        let parent = &set.spec.parent_ref;
-        let is_gateway = parent.kind.as_deref().is_none_or(|kind| kind == "Gateway")
-            && parent.group.as_deref().is_none_or(|group| group == GATEWAY_GROUP);
-        let namespace = parent.namespace.as_deref().unwrap_or(&set.metadata.namespace);
-        let key = ObjectKey::new(namespace, &parent.name);
-        let Some(gateway) = known.get(&key).filter(|_| is_gateway) else { continue };
+    for set in oldest_first(objects.listener_sets.values(), |it| &it.metadata) {
+        let parent = set.spec.parent_ref.target(&set.metadata.namespace);
+        let Some(("Gateway", key)) = parent else { continue };
+        let Some(gateway) = known.get(&key) else { continue };
         let count = counts.entry(key.clone()).or_default();
         let refusal = refusal(gateway, set, *count, objects);
         if refusal.is_none() {

@@ -123,7 +123,7 @@ fn class_statuses(objects: &Objects, settings: &Settings) -> Vec<Arc<StatusUpdat
         };
         let features: Vec<Value> = FEATURES.iter().map(|name| json!({"name": name})).collect();
         let status = json!({"conditions": [accepted.json(generation)], "supportedFeatures": features});
-        Arc::new(StatusUpdate { kind, key: class.metadata.key(), status, notes: Vec::new() })
+        Arc::new(StatusUpdate::new(kind, class.metadata.key(), status))
     };
     ours.map(status).collect()
 }

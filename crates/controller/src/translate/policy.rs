@@ -15,7 +15,7 @@ use super::certificate_refs::bundle;
 use super::grant::Referrer;
 use crate::condition::{Condition, StatusUpdate};
 use crate::kinds::policy::{AlternativeName, BackendTlsPolicy};
-use crate::kinds::{GATEWAY_GROUP, Metadata, ObjectKey};
+use crate::kinds::{GATEWAY_GROUP, Metadata, ObjectKey, oldest_first};
 use crate::objects::{KINDS, Objects};
 
 /// Gateways in the status of a policy, as the standard limits them.
@@ -51,10 +51,8 @@ struct PolicyState<'o> {
 impl<'o> Policies<'o> {
     /// All policies; of several for one target, the oldest counts.
     pub(super) fn new(objects: &'o Objects, files: &mut Files) -> Policies<'o> {
-        let mut sorted: Vec<&BackendTlsPolicy> = objects.tls_policies.values().collect();
-        sorted.sort_by_key(|policy| policy.metadata.age());
         let mut policies = Policies { states: Vec::new(), targets: BTreeMap::new() };
-        for policy in sorted {
+        for policy in oldest_first(objects.tls_policies.values(), |it| &it.metadata) {
             let (tls, mut conditions) = checked(policy, objects, files);
             let at = policies.states.len();
             for target in policy.spec.target_refs.iter().filter(|it| it.kind == "Service") {
@@ -130,7 +128,7 @@ pub(super) fn policy_status(
     let ancestors: Vec<Value> = gateways.iter().take(ANCESTORS_MAX).map(ancestor).collect();
     let kind = KINDS.iter().find(|it| it.name == kind)?;
     let status = json!({"ancestors": ancestors});
-    Some(Arc::new(StatusUpdate { kind, key: metadata.key(), status, notes: Vec::new() }))
+    Some(Arc::new(StatusUpdate::new(kind, metadata.key(), status)))
 }
 
 /// What a policy demands, and its conditions.
@@ -150,8 +148,7 @@ fn checked(
         Err(message) => return invalid(message),
     };
     alternatives.sort();
-    let from =
-        Referrer { group: GATEWAY_GROUP, kind: "BackendTLSPolicy", namespace: &policy.metadata.namespace };
+    let from = Referrer::of_gateway_api("BackendTLSPolicy", &policy.metadata.namespace);
     let (bundle, fault) = bundle(from, &validation.authorities, "InvalidKind", objects);
     let resolved = match fault {
         Some((reason, message)) => Condition::bad("ResolvedRefs", reason, message),

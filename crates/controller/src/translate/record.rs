@@ -88,7 +88,7 @@ impl Parts<'_, '_> {
         }
         self.upstreams.looked_up.clear();
         self.upstreams.used.clear();
-        let from = Referrer { group: GATEWAY_GROUP, kind: head.kind, namespace: &head.metadata.namespace };
+        let from = Referrer::of_gateway_api(head.kind, &head.metadata.namespace);
         let (mut faults, mut served) = (RuleFaults::default(), Vec::new());
         if let AnyRoute::Tls(route) = route {
             self.pass_on(route, from, &attachments, (&mut faults, &mut served));
@@ -106,7 +106,7 @@ impl Parts<'_, '_> {
         let status = || {
             let kind = find_kind(&format!("{GATEWAY_GROUP}/v1"), head.kind)?;
             let status = parents_status(head, &parents, &faults, self.settings);
-            Some(Arc::new(StatusUpdate { kind, key: head.metadata.key(), status, notes: Vec::new() }))
+            Some(Arc::new(StatusUpdate::new(kind, head.metadata.key(), status)))
         };
         RouteRecord {
             counted,
@@ -158,21 +158,19 @@ impl Parts<'_, '_> {
     ) {
         let [rule, others @ ..] = &route.spec.rules[..] else { return };
         let ends_here = |it: &Attachment| self.gateways[it.gateway].listeners[it.listener].ending().is_here();
-        let (inside, behind): (Vec<_>, Vec<_>) = attachments.iter().cloned().partition(ends_here);
-        // Without an attachment too: mistakes in backends do not depend on listeners.
-        if !behind.is_empty() || inside.is_empty() {
-            let shares = self.shares(rule, from, false, faults);
-            self.each_name(&behind, |_| Ok(ServedWhat::Passed(shares.clone())), served).unwrap_or_default();
-        }
-        if !inside.is_empty() {
-            let shares = self.shares(rule, from, true, faults);
-            self.each_name(&inside, |_| Ok(ServedWhat::Passed(shares.clone())), served).unwrap_or_default();
+        let (inside, behind): (Vec<_>, Vec<_>) = attachments.iter().partition(|it| ends_here(it));
+        for (at, is_decrypted) in [(behind, false), (inside, true)] {
+            // Without any attachment too: mistakes in backends do not depend on listeners.
+            let is_needed = !at.is_empty() || (attachments.is_empty() && !is_decrypted);
+            if is_needed {
+                let shares = self.shares(rule, from, is_decrypted, faults);
+                self.each_name(&at, |_| Ok(ServedWhat::Passed(shares.clone())), served).unwrap_or_default();
+            }
         }
         faults.good += 1;
         if !others.is_empty() {
-            faults
-                .unsupported
-                .push("a TLSRoute has one rule: nothing tells its connections apart".to_owned());
+            let why = "a TLSRoute has one rule: its connections have nothing that rules could match";
+            faults.unsupported.push(why.to_owned());
         }
     }
 
@@ -206,19 +204,19 @@ impl Parts<'_, '_> {
         attachments: &[Attachment],
         (faults, served): (&mut RuleFaults, &mut Vec<ServedName>),
     ) -> Result<(), String> {
-        let from = Referrer { group: GATEWAY_GROUP, kind: head.kind, namespace: &head.metadata.namespace };
-        let mut by_client: BTreeMap<Option<Identity>, Vec<Attachment>> = BTreeMap::new();
+        let from = Referrer::of_gateway_api(head.kind, &head.metadata.namespace);
+        let mut by_client: BTreeMap<Option<Identity>, Vec<&Attachment>> = BTreeMap::new();
         for attachment in attachments {
             let client = self.gateways[attachment.gateway].client.clone();
-            by_client.entry(client).or_default().push(attachment.clone());
+            by_client.entry(client).or_default().push(attachment);
         }
         // Without an attachment too: whether a rule is supported does not depend on listeners.
         if by_client.is_empty() {
             by_client.insert(None, Vec::new());
         }
         for (client, attachments) in by_client {
-            let options = UpstreamOptions { client, ..rule.options.clone() };
-            let rule = CommonRule { options, ..rule.clone() };
+            let mut rule = rule.clone();
+            rule.options.client = client;
             let rule = ResolvedRule::new(rule, from, self.upstreams, faults);
             let routes = |origin| {
                 let mut routes = rule.routes(origin)?;
@@ -236,7 +234,7 @@ impl Parts<'_, '_> {
     /// Adds what is served for each host name of each listener.
     fn each_name(
         &self,
-        attachments: &[Attachment],
+        attachments: &[&Attachment],
         what: impl Fn(ListenerOrigin) -> Result<ServedWhat, String>,
         served: &mut Vec<ServedName>,
     ) -> Result<(), String> {

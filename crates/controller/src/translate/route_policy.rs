@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatout_gateway as gateway;
-use flatout_site::plan::{Action, Cached, Limited, Rate, RateUse, Route, Template};
+use flatout_site::plan::{Action, Cached, Limited, Piece, Rate, RateUse, Route, Template, Variable};
 
 use super::Settings;
 use super::attach::RouteHead;
@@ -17,8 +17,8 @@ use super::rule::duration;
 use crate::condition::{Condition, StatusUpdate};
 use crate::kinds::own_policy::{CachePolicy, CacheSpec, LimitPolicy, LimitSpec};
 use crate::kinds::policy::PolicyTarget;
-use crate::kinds::{GATEWAY_GROUP, Metadata, ObjectKey};
-use crate::objects::Objects;
+use crate::kinds::{GATEWAY_GROUP, Metadata, ObjectKey, oldest_first};
+use crate::objects::{Objects, find_kind};
 
 /// Clients whose requests are counted, at most.
 const CLIENTS_MAX: usize = 100_000;
@@ -53,7 +53,7 @@ struct PolicyTable<'o, S, R> {
     kind: &'static str,
     states: Vec<RoutePolicyState<'o, S, R>>,
     /// The policy of a route: by the kind and place of the route.
-    targets: BTreeMap<(String, ObjectKey), usize>,
+    targets: BTreeMap<(&'static str, ObjectKey), usize>,
 }
 
 struct RoutePolicyState<'o, S, R> {
@@ -71,15 +71,13 @@ impl<'o> RoutePolicies<'o> {
     pub(super) fn new(objects: &'o Objects) -> RoutePolicies<'o> {
         let mut rates = Vec::new();
         let mut caches = PolicyTable::new("CachePolicy");
-        let mut sorted: Vec<&CachePolicy> = objects.cache_policies.values().collect();
-        sorted.sort_by_key(|it| it.metadata.age());
+        let sorted = oldest_first(objects.cache_policies.values(), |it| &it.metadata);
         for CachePolicy { metadata, spec } in sorted {
             let rules = check_targets(&spec.target_refs, &["HTTPRoute"]).and_then(|()| cache_rules(spec));
             caches.add((metadata, spec), &spec.target_refs, rules);
         }
         let mut limits = PolicyTable::new("LimitPolicy");
-        let mut sorted: Vec<&LimitPolicy> = objects.limit_policies.values().collect();
-        sorted.sort_by_key(|it| it.metadata.age());
+        let sorted = oldest_first(objects.limit_policies.values(), |it| &it.metadata);
         for LimitPolicy { metadata, spec } in sorted {
             let rules = check_targets(&spec.target_refs, &["HTTPRoute", "GRPCRoute"])
                 .and_then(|()| limits_of(&metadata.key(), spec, &mut rates));
@@ -97,10 +95,11 @@ impl<'o> RoutePolicies<'o> {
     /// # Errors
     /// Its LimitPolicy is invalid.
     pub(super) fn apply(&self, of: RouteHead<'_>, share: usize, route: &mut Route) -> Result<(), String> {
-        let limits = self.limits.of(of).map(|it| (it.metadata.key(), it.rules.clone()));
-        if let Some((policy, rules)) = limits {
-            let limits = rules.map_err(|why| format!("the LimitPolicy {policy} is invalid: {why}"))?;
-            route.rules.rates.extend(limits.rate);
+        if let Some(policy) = self.limits.of(of) {
+            let invalid =
+                |why: &String| format!("the LimitPolicy {} is invalid: {why}", policy.metadata.key());
+            let limits = policy.rules.as_ref().map_err(invalid)?;
+            route.rules.rates.extend(limits.rate.clone());
             route.rules.body.bytes_max = limits.body_bytes_max;
         }
         let cached = self.caches.of(of).and_then(|it| it.rules.as_ref().ok());
@@ -108,7 +107,7 @@ impl<'o> RoutePolicies<'o> {
             route.rules.cache = Some(Cached {
                 rules: rules.clone(),
                 // Other conditions and other backends have other responses for the same URL.
-                key: Some(cache_key(&route.name, share)?),
+                key: Some(cache_key(&route.name, share)),
                 ..Cached::default()
             });
         }
@@ -143,7 +142,8 @@ impl<'o, S: Clone, R> PolicyTable<'o, S, R> {
         let at = self.states.len();
         let mut older = None;
         for target in targets.iter().filter(|it| it.group == GATEWAY_GROUP) {
-            let place = (target.kind.clone(), ObjectKey::new(&metadata.namespace, &target.name));
+            let Some(kind) = find_kind(&format!("{GATEWAY_GROUP}/v1"), &target.kind) else { continue };
+            let place = (kind.name, ObjectKey::new(&metadata.namespace, &target.name));
             let first = *self.targets.entry(place).or_insert(at);
             if first != at {
                 older = self.states.get(first).map(|it| it.metadata.key());
@@ -153,7 +153,7 @@ impl<'o, S: Clone, R> PolicyTable<'o, S, R> {
     }
 
     fn of(&self, route: RouteHead<'_>) -> Option<&RoutePolicyState<'o, S, R>> {
-        let at = self.targets.get(&(route.kind.to_owned(), route.metadata.key()))?;
+        let at = self.targets.get(&(route.kind, route.metadata.key()))?;
         self.states.get(*at)
     }
 
@@ -161,11 +161,8 @@ impl<'o, S: Clone, R> PolicyTable<'o, S, R> {
         self.states.iter().map(|it| (it.metadata.key(), it.spec.clone())).collect()
     }
 
-    fn add_ancestor(&mut self, (kind, route): &(&'static str, ObjectKey), gateway: &ObjectKey) {
-        if self.targets.is_empty() {
-            return;
-        }
-        let at = self.targets.get(&((*kind).to_owned(), route.clone()));
+    fn add_ancestor(&mut self, route: &(&'static str, ObjectKey), gateway: &ObjectKey) {
+        let at = self.targets.get(route);
         if let Some(state) = at.and_then(|at| self.states.get_mut(*at)) {
             state.ancestors.insert(gateway.clone());
         }
@@ -238,9 +235,12 @@ fn limits_of(policy: &ObjectKey, spec: &LimitSpec, rates: &mut Vec<Rate>) -> Res
 }
 
 /// What distinguishes the responses of a route of a site.
-fn cache_key(route: &str, share: usize) -> Result<Template, String> {
-    let mut key = Template::text(&format!("{route}.{share} "));
-    let variables = Template::parse("${scheme}://${host}${request_uri}", |_| None);
-    key.0.extend(variables.map_err(|why| format!("the key of the cache: {why}"))?.0);
-    Ok(key)
+fn cache_key(route: &str, share: usize) -> Template {
+    Template(vec![
+        Piece::Text(format!("{route}.{share} ")),
+        Piece::Variable(Variable::Scheme),
+        Piece::Text("://".to_owned()),
+        Piece::Variable(Variable::Host),
+        Piece::Variable(Variable::Target),
+    ])
 }

@@ -1,5 +1,5 @@
-//! What routes depend on apart from their services: gateways and policies, as routes see them. A new certificate, or an address in a
-//! status, is nothing to them.
+//! What routes depend on apart from their services: the parts of gateways and policies that matter to routes. A new certificate, or an
+//! address in a status, does not affect them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
