@@ -15,8 +15,9 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, SessionACL, TimeOrNow, WriteFlags,
+    INodeNo, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, SessionACL, TimeOrNow,
+    WriteFlags,
 };
 
 use crate::Folder;
@@ -226,9 +227,9 @@ impl Shared {
 
     fn opened(&self, inode: INodeNo, flags: OpenFlags) -> Result<FileHandle, Errno> {
         self.begin(Operation::Open)?;
-        let access = flags.0 & libc_access::MASK;
+        let access = flags.acc_mode();
         let mut options = OpenOptions::new();
-        options.read(access != libc_access::WRITE).write(access != libc_access::READ);
+        options.read(access != OpenAccMode::O_WRONLY).write(access != OpenAccMode::O_RDONLY);
         options.open(self.current(inode)?).map(|file| self.keep(file)).map_err(errno)
     }
 
@@ -236,13 +237,6 @@ impl Shared {
         self.begin(Operation::Remove)?;
         remove(path).map_err(errno)
     }
-}
-
-/// The access modes of `open`(2).
-mod libc_access {
-    pub(super) const MASK: i32 = 3;
-    pub(super) const READ: i32 = 0;
-    pub(super) const WRITE: i32 = 1;
 }
 
 /// Answers with the result, by these two methods.
