@@ -52,7 +52,7 @@ class ScriptedApi:
                 url = urlsplit(target)
                 path, query = url.path, parse_qs(url.query)
                 if "watch" in query and query["watch"][0] in ("true", "1"):
-                    return await self.watch(writer, path, int(query.get("resourceVersion", ["0"])[0] or 0))
+                    return await self.watch(writer, path, query)
                 status, answer = self.answer(method, path, body)
                 text = json.dumps(answer).encode()
                 writer.write(f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
@@ -62,7 +62,8 @@ class ScriptedApi:
         finally:
             writer.close()
 
-    async def watch(self, writer, path, since):
+    async def watch(self, writer, path, query):
+        since, end = (int(query.get(name, ["0"])[0] or 0) for name in ("resourceVersion", "timeoutSeconds"))
         if path not in self.watchers:
             writer.write(b"HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n")
             return
@@ -73,10 +74,14 @@ class ScriptedApi:
         self.watchers[path].add(queue)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         try:
-            while True:
-                await writer.drain()
-                line = await queue.get()
-                writer.write(b"%x\r\n%s\r\n" % (len(line), line))
+            async with asyncio.timeout(end or None):
+                while True:
+                    await writer.drain()
+                    line = await queue.get()
+                    writer.write(b"%x\r\n%s\r\n" % (len(line), line))
+        except TimeoutError:
+            # The client goes on with another watch.
+            writer.write(b"0\r\n\r\n")
         finally:
             self.watchers[path].discard(queue)
 

@@ -1,12 +1,12 @@
 //! An API server of Kubernetes that has only objects: lists, watches, single objects, statuses. It checks nothing.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -23,6 +23,16 @@ pub struct ApiServer {
 struct ApiState {
     inner: Mutex<ApiObjects>,
     is_away: AtomicBool,
+    is_silent: AtomicBool,
+    /// Connections that were made before its last change get nothing any more.
+    lives: AtomicUsize,
+}
+
+/// A connection, and the life of the server in which it was made.
+struct ApiConnection<'s> {
+    stream: TcpStream,
+    life: usize,
+    state: &'s ApiState,
 }
 
 #[derive(Default)]
@@ -56,7 +66,8 @@ impl ApiServer {
                 }
                 let shared = shared.clone();
                 shared.inner.lock().unwrap().connections.extend(stream.try_clone());
-                std::thread::spawn(move || serve(stream, &shared));
+                let life = shared.lives.load(Ordering::Relaxed);
+                std::thread::spawn(move || serve(ApiConnection { stream, life, state: &shared }));
             }
         });
         ApiServer { port, state }
@@ -120,6 +131,12 @@ impl ApiServer {
         inner.forgotten = inner.version;
     }
 
+    /// Sends nothing any more, as if its machine were gone: connections stay open. When it is back, old connections still get nothing.
+    pub fn set_silent(&self, is_silent: bool) {
+        self.state.is_silent.store(is_silent, Ordering::Relaxed);
+        self.state.lives.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Closes all connections, and every new one at once, or serves again.
     pub fn set_away(&self, is_away: bool) {
         self.state.is_away.store(is_away, Ordering::Relaxed);
@@ -175,23 +192,24 @@ fn failure(reason: &str, code: u16) -> Value {
 }
 
 /// Serves the requests of a connection.
-fn serve(mut stream: TcpStream, state: &ApiState) {
-    let Ok(reading) = stream.try_clone() else { return };
+fn serve(mut connection: ApiConnection<'_>) {
+    let Ok(reading) = connection.stream.try_clone() else { return };
     let mut reader = BufReader::new(reading);
     while let Some((method, target, body)) = request(&mut reader) {
+        connection.wait();
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
         let (list, namespace, name) = parts(path);
         if method == "GET" && name.is_none() && query.contains("watch=") {
-            return watch(stream, &list, since(query), state);
+            return watch(connection, &list, query);
         }
         let is_status = path.ends_with("/status");
-        let (status, value) = respond(&method, &list, (&namespace, name), is_status, body, state);
+        let (status, value) = respond(&method, &list, (&namespace, name), is_status, body, connection.state);
         let text = value.to_string();
         let head = format!(
             "HTTP/1.1 {status} x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             text.len()
         );
-        if stream.write_all((head + &text).as_bytes()).is_err() {
+        if connection.send(&(head + &text)).is_err() {
             return;
         }
     }
@@ -220,10 +238,25 @@ fn request(reader: &mut BufReader<TcpStream>) -> Option<(String, String, Value)>
     Some((method, target, serde_json::from_slice(&body).unwrap_or_default()))
 }
 
-/// The version behind which a watch begins.
-fn since(query: &str) -> u64 {
-    let values = query.split('&').filter_map(|pair| pair.strip_prefix("resourceVersion="));
-    values.filter_map(|value| value.parse().ok()).next_back().unwrap_or_default()
+impl ApiConnection<'_> {
+    /// Never returns if the server is silent, or has been since the connection was made.
+    fn wait(&self) {
+        let ApiState { is_silent, lives, .. } = self.state;
+        while is_silent.load(Ordering::Relaxed) || self.life != lives.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+
+    fn send(&mut self, text: &str) -> io::Result<()> {
+        self.wait();
+        self.stream.write_all(text.as_bytes())
+    }
+}
+
+/// The number of a parameter of a watch.
+fn parameter(query: &str, name: &str) -> Option<u64> {
+    let values = query.split('&').filter_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    values.filter_map(|value| value.parse().ok()).next_back()
 }
 
 /// The path of the list without its namespace, the namespace, and the name of an object.
@@ -276,11 +309,13 @@ fn respond(
     }
 }
 
-/// Sends all changes of a list since a version until the connection ends.
-fn watch(mut stream: TcpStream, list: &str, since: u64, state: &ApiState) {
+/// Sends all changes of a list since a version until the connection ends, or the time that the client has given.
+fn watch(mut connection: ApiConnection<'_>, list: &str, query: &str) {
+    let since = parameter(query, "resourceVersion").unwrap_or_default();
+    let end = Instant::now() + Duration::from_secs(parameter(query, "timeoutSeconds").unwrap_or(600));
     let (sender, events) = channel();
     {
-        let mut inner = state.inner.lock().unwrap();
+        let mut inner = connection.state.inner.lock().unwrap();
         if since < inner.forgotten {
             inner.refusals += 1;
             let line = format!("{}\n", json!({"type": "ERROR", "object": failure("Expired", 410)}));
@@ -288,25 +323,27 @@ fn watch(mut stream: TcpStream, list: &str, since: u64, state: &ApiState) {
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{line}",
                 line.len()
             );
-            let _ = stream.write_all(head.as_bytes());
+            drop(inner);
+            let _ = connection.send(&head);
             // The state has a copy of it.
-            let _ = stream.shutdown(std::net::Shutdown::Both);
+            let _ = connection.stream.shutdown(std::net::Shutdown::Both);
             return;
         }
         let missed = inner.events.iter().filter(|(version, changed, _)| *version > since && changed == list);
         missed.for_each(|(_, _, line)| sender.send(line.clone()).expect("a receiver"));
         inner.watchers.push((list.to_owned(), sender));
     }
-    let mut send = |text: &str| stream.write_all(text.as_bytes());
-    if send("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+    if connection
+        .send("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         .is_err()
     {
         return;
     }
-    // It ends when the server goes away: that drops the sender.
-    while let Ok(line) = events.recv_timeout(Duration::from_secs(600)) {
-        if send(&format!("{:x}\r\n{line}\r\n", line.len())).is_err() {
+    // It ends also when the server goes away: that drops the sender.
+    while let Ok(line) = events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        if connection.send(&format!("{:x}\r\n{line}\r\n", line.len())).is_err() {
             return;
         }
     }
+    let _ = connection.send("0\r\n\r\n");
 }

@@ -173,6 +173,26 @@ fn changes_that_the_api_server_has_forgotten_are_found_by_a_new_list() {
     until("the change is found", || get("127.0.0.1", port).status == 404);
 }
 
+/// The machine of the API server is gone, without having closed its connections.
+#[test]
+fn a_silent_api_server_is_followed_again() {
+    let (port, backend, folder) = (free_port(), Server::json(), Folder::new());
+    let api = api_server(port);
+    api.put(SLICES, slice(backend.address.port()));
+    let server = controller(&api, &folder, "127.0.0.1");
+    until("it serves", || get("127.0.0.1", port).status == 200);
+    until("it leads", || leads(&server));
+    api.set_silent(true);
+    api.remove(ROUTES, "default", "r");
+    until("it stops leading", || server.said().iter().any(|line| line.contains("no statuses any more")));
+    api.set_silent(false);
+    assert_eq!(get("127.0.0.1", port).status, 200, "the last plan");
+    // At most 35 seconds of silence, and a pause.
+    until("the change is found", || get("127.0.0.1", port).status == 404);
+    let count = |text: &str| server.said().iter().filter(|line| line.contains(text)).count();
+    until("it leads again", || count("writes statuses") == 2);
+}
+
 /// The times in a Lease are those of its holder's clock.
 #[test]
 fn times_in_a_lease_do_not_decide_about_its_holder() {

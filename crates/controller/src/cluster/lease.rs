@@ -13,12 +13,15 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::Leadership;
 use super::watch::chain;
+use super::{Leadership, in_time};
 use crate::leader::{LEAD_TIME_MAX, Leader, LeaderTerm};
 
 /// How often the Lease is renewed or looked at.
 const RENEWAL: Duration = Duration::from_secs(3);
+
+/// A request for the Lease that gets no response in this time is given up, so that the next one finds an API server that is back.
+const RESPONSE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// After this time without a renewal, a holder counts as gone.
 const EXPIRY: Duration = Duration::from_secs(15);
@@ -34,9 +37,10 @@ pub(super) async fn follow(client: Client, leadership: Leadership, leader: Arc<L
     let mut holder = Holder { seen: None };
     let mut led = false;
     let mut fault = String::new();
-    loop {
+    // The process that has taken over gets the Lease when it expires.
+    while !leader.is_retired() {
         let asked_at = Instant::now();
-        match holder.renew(&api, &leadership, &resource).await {
+        match in_time(RESPONSE_TIME_MAX, holder.renew(&api, &leadership, &resource)).await {
             Ok(Some(term)) => {
                 fault.clear();
                 leader.renewed(term, asked_at);

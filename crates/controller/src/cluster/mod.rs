@@ -100,6 +100,16 @@ pub fn follow(store: Arc<Store>, leadership: Leadership) -> Result<Leading, Stri
 /// Objects of a page of a list.
 const PAGE_OBJECTS: u32 = 500;
 
+/// How long the API server may take to accept a connection. A server that is back is found after at most this time and a pause.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// A connection on which a response is due counts as lost after this time without a byte: the machine of the API server may be gone without
+/// having closed it.
+const SILENCE_MAX: Duration = Duration::from_secs(35);
+
+// A watch without changes is silent until the API server ends it.
+const _: () = assert!(watch::WATCH_TIME_S < SILENCE_MAX.as_secs() as u32);
+
 /// Reads the objects of some kinds once. Returns also what is wrong with others: those are left out.
 ///
 /// # Errors
@@ -130,7 +140,10 @@ pub fn read_once(kinds: &[&str]) -> Result<(Objects, Vec<String>), String> {
 }
 
 async fn connected() -> Result<Client, String> {
-    let config = Config::infer().await.map_err(|error| format!("no API server is configured: {error}"))?;
+    let mut config =
+        Config::infer().await.map_err(|error| format!("no API server is configured: {error}"))?;
+    config.connect_timeout = Some(CONNECT_TIME_MAX);
+    config.read_timeout = Some(SILENCE_MAX);
     let shown = config.cluster_url.to_string();
     Client::try_from(config).map_err(|error| format!("the API server {shown} cannot be used: {error}"))
 }

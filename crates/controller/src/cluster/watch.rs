@@ -21,6 +21,10 @@ use crate::store::Store;
 /// Secrets of these types have neither certificates nor users, and there are many of them.
 const SECRETS: &str = "type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1";
 
+/// The API server is asked to end each watch after this time; the next one goes on where it ended. So a connection that is silent for longer
+/// is known to be lost.
+pub(super) const WATCH_TIME_S: u32 = 30;
+
 /// The longest pause after an error. When the API server is back, a watch goes on after at most this time. If the server no longer has the
 /// changes that were missed, a new list needs a second pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -49,6 +53,7 @@ pub(super) async fn follow(client: Client, kind: &'static Kind, store: Arc<Store
         "Secret" => Config::default().fields(SECRETS),
         _ => Config::default(),
     };
+    let config = config.timeout(WATCH_TIME_S);
     let mut events = pin!(watcher(api_of(&client, kind), config).backoff(ShortPauses::default()));
     let mut is_synced = Some(is_synced);
     let mut listed = Vec::new();
