@@ -5,12 +5,16 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use flatout_tests::api_server::ApiServer;
 use flatout_tests::authority::{Authority, self_sign};
 use flatout_tests::peers::free_port;
+use flatout_tests::upgrading::{orphan, upgrade};
 use flatout_tests::{Answer, Folder, Server, metric, program, until};
 use serde_json::{Value, json};
+
+use super::upgrade_tunnels::{HANDSHAKE, echo, echoed, head};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -241,6 +245,51 @@ fn a_data_plane_goes_on_without_a_controller_and_starts_from_its_disk() {
     let _controller = fleet.controller();
     until("the new plan is served", || plane.status("/json") == 404);
     assert_eq!(plane.readiness(), "ok\n");
+}
+
+/// The process that was replaced still carries a WebSocket. It must neither refuse the next plans nor write older ones to the disk.
+#[test]
+fn a_data_plane_that_was_upgraded_leaves_plans_to_its_successor() {
+    let (fleet, app, sockets) = (Fleet::new(), Server::json(), echo());
+    fleet.route("/echo", &[sockets.port()]);
+    let controller = fleet.controller();
+    let mut plane = fleet.plane("127.0.0.2");
+    let mut socket = TcpStream::connect(("127.0.0.2", fleet.port)).unwrap();
+    socket.set_read_timeout(Some(flatout_tests::PATIENCE)).unwrap();
+    socket.write_all(HANDSHAKE.as_bytes()).unwrap();
+    assert!(head(&mut socket).starts_with("HTTP/1.1 101 "));
+    let (is_over, lost) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let successor = std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    lost.fetch_add(usize::from(plane.status("/none") != 404), Ordering::Relaxed);
+                }
+            });
+        }
+        let successor = orphan(&upgrade(&fleet.path("127.0.0.2.sock")).unwrap());
+        is_over.store(true, Ordering::Relaxed);
+        successor
+    });
+    assert_eq!(lost.into_inner(), 0);
+    let echo = |socket: &mut TcpStream| echoed(&mut socket.try_clone().unwrap(), socket, "text");
+    assert_eq!(echo(&mut socket), "text");
+    for path in ["/other", "/json"] {
+        fleet.route(path, &[app.address.port()]);
+        until("the new plan is served", || {
+            plane.status("/json") == if path == "/json" { 200 } else { 404 } && plane.status("/echo") == 404
+        });
+    }
+    until("the former process leaves the controller", || plane.has_line("leaves plans to its successor"));
+    let refusals = [plane.server.said(), controller.said()].concat();
+    assert!(!refusals.iter().any(|line| line.contains("refuse")), "{refusals:?}");
+    assert_eq!(echo(&mut socket), "text", "the former process carries it");
+    until("the newest plan is on the disk", || {
+        std::fs::read_to_string(fleet.path("127.0.0.2/plan.json")).unwrap().contains("/json")
+    });
+    drop(socket);
+    assert!(plane.server.wait().success());
+    assert!(successor.is_there());
 }
 
 #[test]

@@ -13,11 +13,11 @@ use flatout_tests::{Folder, PATIENCE, Server, Signal, program, until};
 /// The time for requests; tunnels outlive it.
 const DRAIN: Duration = Duration::from_secs(1);
 
-const HANDSHAKE: &str = "GET /echo HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+pub(crate) const HANDSHAKE: &str = "GET /echo HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
      Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
 
 /// An upstream that switches protocols and sends back what it receives. A request for another path gets one byte, and then nothing.
-fn echo() -> SocketAddr {
+pub(crate) fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -44,7 +44,7 @@ fn echo() -> SocketAddr {
     address
 }
 
-fn head(stream: &mut impl Read) -> String {
+pub(crate) fn head(stream: &mut impl Read) -> String {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap_or(0) == 1 {
         head.push(byte[0]);
@@ -82,7 +82,7 @@ fn tunnel(server: &Server) -> TcpStream {
 }
 
 /// What comes back for a text.
-fn echoed(write: &mut impl Write, read: &mut impl Read, text: &str) -> String {
+pub(crate) fn echoed(write: &mut impl Write, read: &mut impl Read, text: &str) -> String {
     write.write_all(text.as_bytes()).unwrap();
     write.flush().unwrap();
     let mut back = vec![0; text.len()];

@@ -163,7 +163,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let path = |name: &str| PathBuf::from(text(name).unwrap_or_default());
     let started = match matches.get_one::<SocketAddr>("plans") {
-        None => serve(store, settings, base, write, VERSION)?,
+        None => serve(store, settings, base, write, leader, VERSION)?,
         Some(address) => {
             let identity = Identity::new(path("plans-certificate"), path("plans-key"));
             let credentials = ControllerCredentials { identity, token: path("token-file") };

@@ -13,6 +13,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use flatout_engine::say;
 use flatout_observe::metrics;
@@ -223,6 +224,26 @@ impl Served {
         }
         self.servers.insert(upstream.to_owned(), wanted.to_vec());
         Ok(())
+    }
+}
+
+impl Served {
+    /// Calls `act`, on a thread of its own, when another process has taken over: this one then takes no changes any more.
+    ///
+    /// # Errors
+    /// The system has no thread for it.
+    pub(crate) fn when_replaced(&self, act: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+        let operator = self.operator.clone();
+        let wait = move || {
+            operator.wait_for_successor();
+            act();
+        };
+        match thread::Builder::new().name("flatout-replaced".to_owned()).spawn(wait) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                Err(Failure::Run(format!("cannot start the thread that waits for upgrades: {error}")))
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! leads only for a while after each renewal, by its own clock, and data planes refuse whoever led before the controller that they
 //! had last: each term has a higher number.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,8 @@ enum Lead {
     Always,
     /// It holds the Lease, and has renewed it then.
     For(LeaderTerm, Instant),
+    /// Another process has taken over from this one.
+    Retired,
 }
 
 impl Leader {
@@ -53,6 +55,16 @@ impl Leader {
         self.set(Lead::No);
     }
 
+    /// Another process has taken over from this one, which never leads again.
+    pub fn retire(&self) {
+        self.set(Lead::Retired);
+    }
+
+    /// Whether another process has taken over from this one.
+    pub fn is_retired(&self) -> bool {
+        matches!(*self.lock(), Lead::Retired)
+    }
+
     /// Whether it leads now.
     pub fn leads(&self) -> bool {
         self.term().is_ok()
@@ -63,7 +75,7 @@ impl Leader {
     /// # Errors
     /// It does not lead.
     pub fn term(&self) -> Result<Option<LeaderTerm>, NotLeading> {
-        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.lock() {
             Lead::Always => Ok(None),
             Lead::For(term, renewed) if renewed.elapsed() <= LEAD_TIME_MAX => Ok(Some(term.clone())),
             _ => Err(NotLeading),
@@ -71,7 +83,14 @@ impl Leader {
     }
 
     fn set(&self, lead: Lead) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = lead;
+        let mut state = self.lock();
+        if !matches!(*state, Lead::Retired) {
+            *state = lead;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lead> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -107,6 +126,16 @@ mod tests {
         leader.lost();
         assert!(!leader.leads());
         assert_eq!(Leader::always().term(), Ok(None));
+    }
+
+    #[test]
+    fn a_process_that_was_replaced_never_leads_again() {
+        let leader = Leader::default();
+        leader.renewed(term("a", 3), Instant::now());
+        leader.retire();
+        assert!(leader.is_retired() && !leader.leads());
+        leader.renewed(term("a", 3), Instant::now());
+        assert!(!leader.leads());
     }
 
     #[test]

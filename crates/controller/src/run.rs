@@ -9,6 +9,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use flatout_server::{Failure, Started};
 
 use crate::apply::{BasePlan, Foundation, Served};
 use crate::condition::StatusUpdate;
+use crate::leader::Leader;
 use crate::store::Store;
 use crate::translate::{Settings, Translator, servers_of};
 
@@ -32,7 +34,7 @@ pub(crate) const REFUSED_MAX: usize = 64;
 /// Gets the statuses of all objects after each change.
 pub type StatusWriter = Box<dyn FnMut(&[Arc<StatusUpdate>]) + Send>;
 
-/// Starts a server for the objects of a store, which follows their changes on a thread of its own.
+/// Starts a server for the objects of a store, which follows their changes on a thread of its own, until another process has taken over.
 ///
 /// # Errors
 /// The base is wrong, or the machine refuses.
@@ -41,6 +43,7 @@ pub fn serve(
     mut settings: Settings,
     base: BasePlan,
     mut write: StatusWriter,
+    leader: Arc<Leader>,
     version: &str,
 ) -> Result<Started, Failure> {
     let foundation = Foundation {
@@ -66,12 +69,21 @@ pub fn serve(
             Err(failure) => return Err(failure),
         }
     };
+    let is_replaced = Arc::new(AtomicBool::new(false));
+    let flag = is_replaced.clone();
+    served.when_replaced(move || {
+        flag.store(true, Ordering::Relaxed);
+        leader.retire();
+    })?;
     write(&served.translation().statuses);
     let mut follower = Follower { served, translator, settings, write, has_failed: false };
     let follow = move || {
         let mut seen = seen.changes;
         loop {
             follower.wait(&store, seen);
+            if is_replaced.load(Ordering::Relaxed) {
+                return;
+            }
             seen = follower.follow(&store);
         }
     };

@@ -137,6 +137,11 @@ impl Control {
         self.turns.begin(former);
     }
 
+    /// Waits until another process has taken over, which may be never.
+    pub(crate) fn wait_for_successor(&self) {
+        self.turns.wait_for_successor();
+    }
+
     /// This process is about to end. Returns whether the admin listener has to complete its responses.
     pub(crate) fn end(&self) -> bool {
         self.turns.end()

@@ -31,4 +31,10 @@ impl Operator {
     pub fn set_servers(&self, upstream: &str, servers: &[Server]) -> Result<ServerChanges, String> {
         self.0.set_servers(upstream, servers)
     }
+
+    /// Waits until another process has taken over, which may be never. From then on, this one only completes what it has begun, and takes
+    /// no changes.
+    pub fn wait_for_successor(&self) {
+        self.0.wait_for_successor();
+    }
 }

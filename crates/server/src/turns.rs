@@ -142,6 +142,12 @@ impl Turns {
         result.map(|replaced| replaced.message)
     }
 
+    /// Waits until another process has taken over, which may be never.
+    pub(crate) fn wait_for_successor(&self) {
+        let is_first = |state: &mut State| !matches!(state.phase, Phase::Takeover(_));
+        drop(self.has_changed.wait_while(self.lock(), is_first));
+    }
+
     /// Waits for the end of an upgrade, if one is under way, before this process ends: it reports the result, and has
     /// the other process stop too. After an upgrade it waits until the other process has the signals that came here. Returns whether one was tried, so that its response may still be on its way.
     pub(crate) fn end(&self) -> bool {

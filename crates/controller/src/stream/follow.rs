@@ -71,6 +71,7 @@ pub fn follow_controller(data_plane: DataPlane, base: BasePlan, version: &str) -
         readiness: READY.to_owned(),
         alone_since: Some(Instant::now()),
         refused_at: Instant::now(),
+        is_replaced: Arc::default(),
         faults: BTreeSet::new(),
     };
     let mut connector = Connector::new(controllers, credentials, name);
@@ -131,10 +132,10 @@ impl Plane {
         }
     }
 
-    /// Follows controllers for as long as the process lives.
+    /// Follows controllers for as long as this process serves: one that has taken over follows them itself.
     fn run(&mut self, connector: &mut Connector, first: Option<ControllerSession>) {
         let mut next = first.map(Ok);
-        loop {
+        while !self.is_replaced() {
             let why = match next.take().unwrap_or_else(|| connector.connect()) {
                 Ok(mut session) => {
                     let why = self.follow(&mut session).err().unwrap_or_default();
@@ -145,11 +146,15 @@ impl Plane {
                 }
                 Err(why) => why,
             };
+            if self.is_replaced() {
+                break;
+            }
             self.lost(why);
             self.keeper.hurry();
             connector.wait();
             self.show_readiness();
         }
+        say(format_args!("process {} was replaced, and leaves plans to its successor", std::process::id()));
     }
 
     /// Follows a controller until the connection ends, or until the server has started.
@@ -159,6 +164,9 @@ impl Plane {
     fn follow(&mut self, session: &mut ControllerSession) -> Result<Started, String> {
         loop {
             let message = session.next()?;
+            if self.is_replaced() {
+                return Err("another process has taken over".to_owned());
+            }
             if let Message::Goodbye { reason } = message {
                 return Err(shown(&reason));
             }

@@ -17,6 +17,7 @@ const SERVERS_TIME: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Writes plans.
+#[derive(Clone)]
 pub(super) struct Keeper(Arc<Shared>);
 
 #[derive(Default)]
@@ -33,6 +34,8 @@ struct State {
     is_plan: bool,
     /// Such a plan is being written.
     is_writing_plan: bool,
+    /// Nothing is written any more.
+    is_stopped: bool,
     /// Why the last write failed.
     fault: Option<String>,
 }
@@ -71,6 +74,9 @@ impl Keeper {
     /// Replaces the plan that is written next.
     fn keep(&self, stored: StoredPlan, is_plan: bool, within: Duration) {
         let mut state = self.0.lock();
+        if state.is_stopped {
+            return;
+        }
         let due = Instant::now() + within;
         let due = state.next.take().map_or(due, |(_, former)| former.min(due));
         state.next = Some((stored, due));
@@ -84,6 +90,12 @@ impl Keeper {
             *due = Instant::now();
         }
         self.0.has_changed.notify_all();
+    }
+
+    /// Writes nothing any more: another process writes newer plans.
+    pub(super) fn stop(&self) {
+        let mut state = self.0.lock();
+        (state.is_stopped, state.next) = (true, None);
     }
 
     pub(super) fn state(&self) -> DiskState {
@@ -111,8 +123,10 @@ impl Shared {
                 Err(why) => {
                     report(Severity::Error, format_args!("plan {} is not kept: {why}", stored.number));
                     state.fault = Some(why);
-                    state.is_plan |= was_plan;
-                    state.next.get_or_insert((stored, Instant::now() + RETRY_TIME));
+                    if !state.is_stopped {
+                        state.is_plan |= was_plan;
+                        state.next.get_or_insert((stored, Instant::now() + RETRY_TIME));
+                    }
                 }
             }
             drop(state);
@@ -175,6 +189,22 @@ mod tests {
         assert_eq!(number(), Some(50));
         keeper.hurry();
         until(|| number() == Some(51));
+    }
+
+    #[test]
+    fn a_keeper_that_is_stopped_writes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let keeper = Keeper::start(KeptPlan::below(folder.path()).unwrap()).unwrap();
+        let kept = KeptPlan::below(folder.path()).unwrap();
+        keeper.keep_plan(stored(1));
+        until(|| !keeper.state().is_writing);
+        keeper.keep_servers(stored(2));
+        keeper.stop();
+        keeper.hurry();
+        keeper.keep_plan(stored(3));
+        assert!(!keeper.state().is_writing);
+        thread::sleep(2 * PAUSE);
+        assert_eq!(kept.read().unwrap().map(|it| it.number), Some(1));
     }
 
     #[test]

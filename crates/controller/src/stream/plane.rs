@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_engine::{Address, Severity, report};
@@ -43,6 +43,8 @@ pub(super) struct Plane {
     pub(super) alone_since: Option<Instant>,
     /// When addresses were refused last.
     pub(super) refused_at: Instant,
+    /// Another process has taken over.
+    pub(super) is_replaced: Arc<AtomicBool>,
     /// What was logged about controllers since one responded.
     pub(super) faults: BTreeSet<String>,
 }
@@ -119,9 +121,10 @@ impl Plane {
             let translation = Arc::new(translation);
             let result = match &mut self.served {
                 Some(served) => served.apply(translation).map(|()| None),
-                None => Served::start(&self.foundation, translation).map(|(served, started)| {
+                None => Served::start(&self.foundation, translation).and_then(|(served, started)| {
+                    self.follow_upgrades(&served)?;
                     self.served = Some(served);
-                    Some(started)
+                    Ok(Some(started))
                 }),
             };
             match result {
@@ -139,6 +142,19 @@ impl Plane {
                 Err(failure) => return Err(failure.to_string()),
             }
         }
+    }
+
+    /// Once another process has taken over, that one follows controllers and writes plans.
+    fn follow_upgrades(&self, served: &Served) -> Result<(), Failure> {
+        let (is_replaced, keeper) = (self.is_replaced.clone(), self.keeper.clone());
+        served.when_replaced(move || {
+            is_replaced.store(true, Ordering::Relaxed);
+            keeper.stop();
+        })
+    }
+
+    pub(super) fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Ordering::Relaxed)
     }
 
     fn may_leave_out(&self, at: SocketAddr) -> bool {
