@@ -122,19 +122,31 @@ def rss_mib(pid):
 
 
 class Fleet:
-    """The processes that are measured."""
+    """The processes that are measured. Without admin listeners: those also cost something, with 10,000 servers."""
 
-    def __init__(self, folder, port, api_port):
-        self.folder, self.port, self.processes = Path(folder), port, {}
+    def __init__(self, folder, port, api_port, has_admin=False):
+        self.folder, self.port, self.has_admin, self.processes, self.commands = Path(folder), port, has_admin, {}, {}
         (self.folder / "kubeconfig").write_text(
             f"apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{api_port}'}}}}]\n"
             "users: [{name: u, user: {}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n")
 
     def start(self, name, *flags, address):
         command = [program("flatout"), *flags, "--workers", "1", "--address", address, "--health", f"{address}:{free_port()}"]
-        log = (self.folder / f"{name}.log").open("w")
+        self.run(name, [*command, "--admin", f"unix:{self.admin(name)}"] if self.has_admin else command)
+
+    def admin(self, name):
+        return self.folder / f"{name.replace(' ', '-')}.sock"
+
+    def run(self, name, command):
+        self.commands[name] = command
+        log = (self.folder / f"{name}.log").open("a")
         environment = {**os.environ, "KUBECONFIG": str(self.folder / "kubeconfig")}
         self.processes[name] = children.start(command, stderr=log, stdout=subprocess.DEVNULL, env=environment)
+
+    def restart(self, name, number):
+        """Ends a process by this signal, and starts it again."""
+        children.stop(self.processes[name], number)
+        self.run(name, self.commands[name])
 
     def single(self):
         self.start("controller", "controller", "--certificates", str(self.folder / "state"), address="127.0.0.1")

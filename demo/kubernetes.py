@@ -3,12 +3,13 @@
 load, a canary by weight, and a certificate that is replaced. Every request is counted. `./x demo kubernetes` makes the cluster and
 calls it, in namespaces of its own: nothing stays."""
 
-import collections, http.client, json, os, pathlib, shutil, signal, socket, ssl, subprocess, sys, threading, time
+import argparse, collections, itertools, json, os, pathlib, re, shutil, signal, socket, ssl, subprocess, sys, threading, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "conformance")]
 from cluster import Cluster, enter  # noqa: E402
 from screen import BOLD, DIM, OFF, done, say  # noqa: E402
+import smoke  # noqa: E402
 from smoke import sized  # noqa: E402
 
 BINARIES = ROOT / "target/kubernetes"
@@ -41,13 +42,13 @@ class Load:
             thread.join()
 
     def run(self, plane):
-        connection = http.client.HTTPConnection(plane, 80, timeout=10)
+        client = Client(plane)
         while not self.is_over.is_set():
             try:
-                pod, why = ask(connection), None
-            except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException) as fault:
+                pod, why = client.ask(), None
+            except (OSError, ValueError, LookupError) as fault:
                 pod, why = None, f"{plane}: {type(fault).__name__}: {fault}"
-                connection.close()
+                client.close()
             with self.lock:
                 if why:
                     self.lost.append(why)
@@ -61,14 +62,38 @@ class Load:
         done(f"{what}: {self.good:,} requests, 0 lost, {len(self.pods)} pods have responded")
 
 
-def ask(connection):
-    """The name of the pod that responds."""
-    connection.request("GET", "/", headers={"Host": HOST})
-    response = connection.getresponse()
-    body = response.read()
-    if response.status != 200:
-        raise ValueError(f"status {response.status}")
-    return json.loads(body)["pod"]
+class Client:
+    """A client of a data plane. Its connection stays open."""
+
+    def __init__(self, plane):
+        self.plane, self.socket = plane, None
+
+    def ask(self):
+        """The name of the pod that responds."""
+        if self.socket is None:
+            self.socket = socket.create_connection((self.plane, 80), timeout=10)
+        self.socket.sendall(b"GET / HTTP/1.1\r\nHost: %s\r\n\r\n" % HOST.encode())
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += self.more()
+        head, _, body = received.partition(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200 "):
+            raise ValueError(f"the response {head[:40]}")
+        length = int(re.search(rb"(?i)\r\ncontent-length: *([0-9]+)", head)[1])
+        while len(body) < length:
+            body += self.more()
+        return json.loads(body)["pod"]
+
+    def more(self):
+        received = self.socket.recv(65536)
+        if not received:
+            raise ConnectionError("the connection was closed")
+        return received
+
+    def close(self):
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
 
 
 def deployment(name, replicas, version):
@@ -147,7 +172,7 @@ class Demo(Cluster):
             "spec": {"gatewayClassName": "flatout", "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}, secured]}})
         self.create(f"{GATEWAY}/httproutes", route(0))
         self.wait("both data planes serve the application",
-                  lambda: all(ask(http.client.HTTPConnection(plane, 80, timeout=5)).startswith("app-") for plane in PLANES))
+                  lambda: all(Client(plane).ask().startswith("app-") for plane in PLANES))
         self.wait("the gateway is programmed", lambda: self.programmed() == "True")
         return certificate
 
@@ -161,22 +186,25 @@ class Demo(Cluster):
         counts = [status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")]
         return status["observedGeneration"] == found["metadata"]["generation"] and counts == [wanted] * 3
 
-    def roll(self):
+    def roll(self, requests):
+        """Rolls until as many requests have been counted, but not less often than usual."""
         with Load() as load:
-            for version in range(1, ROLLS + 1):
+            for version in itertools.count(1):
+                if version > ROLLS and load.good >= requests:
+                    break
                 change = {"spec": {"template": {"metadata": {"annotations": {"version": str(version)}}}}}
                 self.patch("/apis/apps/v1/namespaces/default/deployments/app", change)
                 self.wait("all pods are new", self.has_rolled)
                 time.sleep(sized(3, smoke=1))
-        load.check(f"the application rolled {ROLLS} times")
+        load.check(f"the application rolled {version - 1} times")
 
     def canary(self):
         self.patch(f"{GATEWAY}/httproutes/app", route(CANARY))
-        self.wait("the canary responds", lambda: ask(http.client.HTTPConnection(PLANES[0], 80, timeout=5)).startswith("canary-"))
-        self.wait("also behind the other data plane", lambda: ask(http.client.HTTPConnection(PLANES[1], 80, timeout=5)).startswith("canary-"))
+        self.wait("the canary responds", lambda: Client(PLANES[0]).ask().startswith("canary-"))
+        self.wait("also behind the other data plane", lambda: Client(PLANES[1]).ask().startswith("canary-"))
         for plane in PLANES:
-            connection = http.client.HTTPConnection(plane, 80, timeout=10)
-            share = sum(ask(connection).startswith("canary-") for _ in range(REQUESTS)) / REQUESTS
+            client = Client(plane)
+            share = sum(client.ask().startswith("canary-") for _ in range(REQUESTS)) / REQUESTS
             # Five standard deviations.
             if abs(share - CANARY / 100) > 5 * (CANARY / 100 * (1 - CANARY / 100) / REQUESTS) ** 0.5:
                 raise SystemExit(f"the canary has {share:.1%} of the requests of {plane}, and its weight is {CANARY} %")
@@ -204,6 +232,10 @@ class Demo(Cluster):
 
 
 def main():
+    parser = argparse.ArgumentParser(prog="./x demo kubernetes", description="a cluster whose application rolls under load")
+    parser.add_argument("--requests", type=int, default=0, help=f"roll until as many requests are counted; {ROLLS} times by default")
+    parser.add_argument("--smoke", action="store_true", help=smoke.HELP)
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
     state, logs = BINARIES / "state", BINARIES / "demo-logs"
@@ -219,7 +251,7 @@ def main():
         certificate = demo.add_application()
         done("a controller, two data planes and an application of three pods; the gateway is programmed")
         say(f"{BOLD}The application rolls under load{OFF}")
-        demo.roll()
+        demo.roll(options.requests)
         say(f"{BOLD}A canary by weight{OFF}")
         demo.canary()
         say(f"{BOLD}A certificate{OFF}")
