@@ -1,12 +1,12 @@
 #!/bin/sh
 # The state in which the published climb began, in the lab of `flatout climb`: a firewall that tracks connections, a packet tap, a qdisc,
-# audit switched on, and packets received on the wrong CPU. All of it is gone with the lab, but for audit, which the process that holds the
-# tap switches off again when the climb has ended.
+# receive offload, and audit switched on. All of it is gone with the lab, but for audit, which the process that holds the tap switches off
+# again when the climb has ended.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
-# The lab's ends share a machine: without this, the sender's CPU would receive the packets, too. CPUs are a mask: 1 is the server's,
-# 2 the load generator's.
+# The lab's ends share a machine: without this, the sender's CPU would receive the packets, too, and their cost would not be the
+# server's. CPUs are a mask: 1 is the server's, 2 the load generator's.
 receive_on() {
     [ -e "/sys/class/net/$1" ] || mount -t sysfs sysfs /sys
     for queue in /sys/class/net/"$1"/queues/rx-*; do echo "$2" >"$queue/rps_cpus"; done
@@ -16,7 +16,7 @@ if [ "${1:-}" = receive-on ]; then
     receive_on "$2" "$3"
     exit
 fi
-unshare --mount sh "$0" receive-on "$FLATOUT_DEVICE" 2
+unshare --mount sh "$0" receive-on "$FLATOUT_DEVICE" 1
 nsenter --net="$FLATOUT_CLIENT_NETWORK" unshare --mount sh "$0" receive-on flatout1 2
 # Packets as from a real network: not large ones that were never segmented.
 nsenter --net="$FLATOUT_CLIENT_NETWORK" ethtool -K flatout1 tso off gso off >/dev/null
@@ -35,6 +35,7 @@ table ip filter {
     chain FORWARD { type filter hook forward priority filter; ct state established,related counter accept; }
 }
 RULES
+ethtool -K "$FLATOUT_DEVICE" gro on
 tc qdisc replace dev "$FLATOUT_DEVICE" root pfifo_fast
 setsid python3 "$here/burdens.py" "$FLATOUT_PID" </dev/null >/dev/null 2>&1 &
 for _ in $(seq 100); do

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use flatout_load::{
-    self as load, Arrival, ErrorKind, Latency, Pacing, Remote, ServerCpu, ServerProcesses, ThreadUse,
+    self as load, Arrival, ErrorKind, Latency, Outcome, Pacing, Remote, ServerCpu, ServerProcesses, ThreadUse,
 };
-use flatout_trial::Sample;
+use flatout_trial::{Disturbance, Sample, Turn};
 
 use crate::command;
 use crate::evidence::{self, SEEN_TIME};
@@ -23,6 +23,14 @@ pub(crate) struct Run {
     pub(crate) generator_share: Option<f64>,
 }
 
+/// The result of one short block of load.
+pub(crate) struct Block {
+    pub(crate) turn: Turn,
+    pub(crate) latency: Latency,
+    pub(crate) generator_share: f64,
+    pub(crate) disturbance: Option<Disturbance>,
+}
+
 /// What all runs have in common.
 pub(crate) struct Load<'p> {
     pub(crate) generator: Generator,
@@ -35,6 +43,9 @@ pub(crate) struct Load<'p> {
     /// Runs of our own generator so far.
     pub(crate) runs_count: AtomicU64,
 }
+
+/// Warm-up of a block: long enough for the server to accept its connections.
+const BLOCK_WARMUP: Duration = Duration::from_millis(10);
 
 /// Time limit of a run of another generator.
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(600);
@@ -64,6 +75,11 @@ impl Load<'_> {
         }
     }
 
+    /// The random seed of the next batch of blocks.
+    pub(crate) fn seed_of_batch(&self, plan: &load::Plan) -> u64 {
+        plan.seed.wrapping_add(self.runs_count.fetch_add(1, Ordering::Relaxed) << 16)
+    }
+
     /// How many responses under a short load there were, and how many had another body than this. `None` if that is not known.
     pub(crate) fn compare_bodies(&self, body: Vec<u8>) -> Option<(u64, u64)> {
         let Generator::Own(plan) = &self.generator else { return None };
@@ -81,44 +97,79 @@ impl Load<'_> {
         }
     }
 
+    /// A block of load by our own generator, on new connections. `None` if it was interrupted.
+    pub(crate) fn block(
+        &self,
+        plan: &load::Plan,
+        time: Duration,
+        pids: &[u32],
+    ) -> Result<Option<Block>, Error> {
+        let plan = load::Plan { duration: time, warmup: plan.warmup.min(BLOCK_WARMUP), ..plan.clone() };
+        let outcome = self.in_client(|| self.own(&plan, pids))?;
+        Ok(outcome.map(|outcome| Block {
+            turn: self.turn(&outcome),
+            generator_share: generator_share(&outcome),
+            disturbance: outcome.server_cpu.as_ref().and_then(|used| used.disturbance),
+            latency: outcome.latency,
+        }))
+    }
+
     fn run_by(&self, generator: &Generator, pids: &[u32]) -> Result<Option<Run>, Error> {
-        let run = || match generator {
-            Generator::Own(plan) => self.own(plan, pids),
+        self.in_client(|| match generator {
+            // Other random times for each pair of runs: the same would be off in the same direction every time.
+            Generator::Own(plan) => {
+                let number = self.runs_count.fetch_add(1, Ordering::Relaxed);
+                let plan = load::Plan { seed: plan.seed + number / 2, ..(**plan).clone() };
+                self.own(&plan, pids).map(|outcome| self.run_of(outcome))
+            }
             Generator::Command(command) => self.other(command, pids),
-        };
-        let run = match &self.lab {
+        })
+    }
+
+    /// Runs a function where requests are sent from. `None` if it was interrupted.
+    fn in_client<T: Send>(&self, run: impl FnOnce() -> Result<T, Error> + Send) -> Result<Option<T>, Error> {
+        let ran = match &self.lab {
             Some(lab) => lab.in_client(run)?,
             None => run(),
         };
-        if self.stop.load(Ordering::Relaxed) { Ok(None) } else { run.map(Some) }
+        if self.stop.load(Ordering::Relaxed) { Ok(None) } else { ran.map(Some) }
     }
 
-    fn own(&self, plan: &load::Plan, pids: &[u32]) -> Result<Run, Error> {
-        // Other random times for each pair of runs: the same would be off in the same direction every time.
-        let number = self.runs_count.fetch_add(1, Ordering::Relaxed);
-        let seed = plan.seed + number / 2;
-        let plan =
-            load::Plan { remote: self.remote.clone(), server_pids: pids.to_vec(), seed, ..plan.clone() };
-        let outcome = load::run(&plan, self.stop, &mut |_| {}).map_err(|error| match error {
+    fn own(&self, plan: &load::Plan, pids: &[u32]) -> Result<Outcome, Error> {
+        let plan = load::Plan { remote: self.remote.clone(), server_pids: pids.to_vec(), ..plan.clone() };
+        load::run(&plan, self.stop, &mut |_| {}).map_err(|error| match error {
             load::Error::Connect(..) => Error::Server(format!("the server cannot be reached: {error}")),
             error => Error::Generator(error.to_string()),
-        })?;
-        let errors = outcome.errors.sum();
+        })
+    }
+
+    /// The figures of a run of our own generator.
+    fn turn(&self, outcome: &Outcome) -> Turn {
         let bad = outcome.errors.of(ErrorKind::BadStatus) + outcome.errors.of(ErrorKind::UnexpectedBody);
-        let good = outcome.requests.saturating_sub(bad);
-        let cpu = outcome.server_cpu.as_ref().and_then(|used| self.cpu_us(used, outcome.requests));
-        let p99_ns = outcome.latency.percentile(99.0) as f64;
+        let requests = outcome.requests;
+        let cpu_us = outcome.server_cpu.as_ref().and_then(|used| self.cpu_us(used, requests));
+        Turn {
+            requests,
+            good: requests.saturating_sub(bad),
+            errors: outcome.errors.sum(),
+            elapsed_s: outcome.elapsed.as_secs_f64().max(1e-9),
+            cpu_s: cpu_us.map(|each| each * requests as f64 / 1e6),
+        }
+    }
+
+    fn run_of(&self, outcome: Outcome) -> Run {
+        let turn = self.turn(&outcome);
+        let percentile = |percent| (outcome.requests > 0).then(|| outcome.latency.percentile(percent) as f64);
         let sample = Sample {
-            requests_per_s: good as f64 / outcome.elapsed.as_secs_f64().max(1e-9),
-            p99_ns: Some(p99_ns).filter(|_| outcome.requests > 0),
-            cpu_us_per_request: cpu,
-            requests: outcome.requests,
-            errors,
+            requests_per_s: turn.good as f64 / turn.elapsed_s,
+            p99_ns: percentile(99.0),
+            cpu_us_per_request: turn.cpu_s.map(|cpu_s| cpu_s * 1e6 / turn.requests as f64),
+            requests: turn.requests,
+            errors: turn.errors,
             disturbance: outcome.server_cpu.as_ref().and_then(|used| used.disturbance),
         };
-        let p50_ns = Some(outcome.latency.percentile(50.0) as f64).filter(|_| outcome.requests > 0);
-        let share = outcome.threads.iter().map(ThreadUse::share).fold(0.0, f64::max);
-        Ok(Run { sample, p50_ns, latency: Some(outcome.latency), generator_share: Some(share) })
+        let (p50_ns, share) = (percentile(50.0), generator_share(&outcome));
+        Run { sample, p50_ns, latency: Some(outcome.latency), generator_share: Some(share) }
     }
 
     fn other(&self, command: &str, pids: &[u32]) -> Result<Run, Error> {
@@ -158,6 +209,11 @@ impl Load<'_> {
     fn cpu_us(&self, used: &ServerCpu, requests: u64) -> Option<f64> {
         cpu_us(used, requests, self.is_server_alone)
     }
+}
+
+/// The share of the time that its busiest thread was on its CPU.
+fn generator_share(outcome: &Outcome) -> f64 {
+    outcome.threads.iter().map(ThreadUse::share).fold(0.0, f64::max)
 }
 
 /// CPU time per request: of the server's processes, if all changes are to the server. Otherwise of the machine without the

@@ -1,6 +1,7 @@
 //! The server, the applied changes and the load. This is where a climb changes the machine.
 
 mod both;
+mod switched;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -71,6 +72,8 @@ pub(crate) struct Machine<'p, 'h> {
     /// Whether the two servers of this comparison could not both be started; the same for all comparisons.
     is_one_at_a_time: bool,
     are_all_one_at_a_time: bool,
+    /// Whether the changes of this comparison can be switched between short blocks, once it is known.
+    is_switched: Option<bool>,
     target: Target,
     /// What was seen of the unchanged server.
     evidence: Evidence,
@@ -103,6 +106,7 @@ impl<'p, 'h> Machine<'p, 'h> {
             pair: None,
             is_one_at_a_time: false,
             are_all_one_at_a_time: false,
+            is_switched: None,
             target: target.clone(),
             evidence: Evidence::default(),
             own_folders: OwnFolders::default(),
@@ -317,6 +321,49 @@ impl<'p, 'h> Machine<'p, 'h> {
         Ok(run)
     }
 
+    /// Why the server died, if the changes are to blame: it lived without them, and we can start it again.
+    fn death_by_changes(&mut self, error: Error) -> Result<String, Error> {
+        match error {
+            Error::Server(why) if self.is_ours() && !self.changes.are_none() => {
+                self.served.end();
+                Ok(why)
+            }
+            error => Err(error),
+        }
+    }
+
+    /// Adds a run to the figures of its set, if this stage has some.
+    fn gather(&mut self, on: &[bool], run: &Run) {
+        match self.stage {
+            Some(Stage::Noise | Stage::NoiseOfServers) => self.noise.add(on, run),
+            Some(Stage::Total | Stage::Block) => self.total.add(on, run),
+            _ => {}
+        }
+    }
+
+    /// Checks a run of the unchanged server.
+    ///
+    /// # Errors
+    /// It responds with errors, or its runs have no figure for the objective.
+    fn check(&self, sample: &Sample) -> Result<(), Error> {
+        let Sample { requests, errors, .. } = *sample;
+        if errors * 2 > requests {
+            return Err(Error::Server(format!(
+                "{} gave {errors} errors in {requests} responses; a server that responds with errors is not measured",
+                self.load.url
+            )));
+        }
+        // A run without a response, on an overloaded machine, carries no information; its pair is left out.
+        if sample.requests_per_s > 0.0 && self.plan.objective.figure(sample).is_none() {
+            return Err(Error::Generator(format!(
+                "the runs do not report {}; use another objective (--for), name the server's process (--pid), or use \
+                 a generator that reports it",
+                self.plan.objective.name()
+            )));
+        }
+        Ok(())
+    }
+
     /// Whether the climb started the server.
     fn is_ours(&self) -> bool {
         matches!(self.plan.server, ServerPlan::Command(_))
@@ -364,6 +411,7 @@ impl Subject for Machine<'_, '_> {
         self.compared_at = Some(Instant::now());
         self.pair = None;
         self.is_one_at_a_time = false;
+        self.is_switched = None;
         self.is_starting =
             self.start(one) != self.start(other) || self.is_ours() && self.is_starting_noise(stage);
     }
@@ -435,40 +483,24 @@ impl Subject for Machine<'_, '_> {
         let run = match self.run_alive() {
             Ok(Some(run)) => run,
             Ok(None) => return Ok(Sample::default()),
-            // It lived without the changes, so they are to blame. We can start it again.
-            Err(Error::Server(why)) if self.is_ours() && !self.changes.are_none() => {
-                self.served.end();
-                self.death = Some(why);
+            Err(error) => {
+                self.death = Some(self.death_by_changes(error)?);
                 return Ok(Sample::default());
             }
-            Err(error) => return Err(error),
         };
-        let Sample { requests, errors, .. } = run.sample;
-        if self.changes.are_none() && errors * 2 > requests {
-            return Err(Error::Server(format!(
-                "{} gave {errors} errors in {requests} responses; a server that responds with errors is not measured",
-                self.load.url
-            )));
+        if self.changes.are_none() {
+            self.check(&run.sample)?;
         }
-        // A run without a response, on an overloaded machine, carries no information; its pair is left out.
-        let is_told = run.sample.requests_per_s == 0.0 || self.plan.objective.figure(&run.sample).is_some();
-        if !is_told && self.changes.are_none() {
-            return Err(Error::Generator(format!(
-                "the runs do not report {}; use another objective (--for), name the server's process (--pid), or use \
-                 a generator that reports it",
-                self.plan.objective.name()
-            )));
-        }
-        match self.stage {
-            Some(Stage::Noise | Stage::NoiseOfServers) => self.noise.add(self.changes.on(), &run),
-            Some(Stage::Total | Stage::Block) => self.total.add(self.changes.on(), &run),
-            _ => {}
-        }
+        let on = self.changes.on().to_vec();
+        self.gather(&on, &run);
         Ok(run.sample)
     }
 
     fn measure_both(&mut self, one: &[bool], other: &[bool]) -> Result<Both, Error> {
-        self.side_by_side(one, other)
+        match self.side_by_side(one, other)? {
+            Both::Alternate => self.switched(one, other),
+            both => Ok(both),
+        }
     }
 
     fn death(&mut self) -> Option<String> {

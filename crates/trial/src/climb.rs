@@ -70,6 +70,8 @@ enum Halt<E> {
 struct Tried {
     base: Vec<bool>,
     pairs: Pairs,
+    /// How they were made.
+    how: How,
     /// The look at which these runs are judged.
     look: Option<Look>,
     /// Whether it has shown a significant effect, positive or negative.
@@ -287,9 +289,9 @@ impl<'s, S: Subject> Climber<'s, S> {
                 };
                 self.subject.found(rung, found);
             }
-            Compared::Done(Runs { pairs, look, is_side_by_side }) => {
-                found.how = if is_side_by_side { How::SideBySide } else { How::InTurn };
-                self.tried[rung] = Tried { base, pairs, look: Some(look), is_significant: false };
+            Compared::Done(Runs { pairs, look, how }) => {
+                found.how = how;
+                self.tried[rung] = Tried { base, pairs, how, look: Some(look), is_significant: false };
                 self.judge(rung);
             }
         }

@@ -24,6 +24,8 @@ pub enum How {
     /// Runs with and without it alternated.
     #[default]
     InTurn,
+    /// The server kept running, and the change was switched on and off between short blocks of load.
+    Switched,
     /// Both variants were alive, and short blocks of load alternated between them.
     SideBySide,
     /// By adding a burden equal to the one that it would remove: its gain is what removing one would gain.
@@ -105,12 +107,14 @@ impl Status {
 
 impl How {
     /// All of them, for their names.
-    pub const ALL: [How; 4] = [How::InTurn, How::SideBySide, How::FromTheOtherSide, How::AcrossReboot];
+    pub const ALL: [How; 5] =
+        [How::InTurn, How::Switched, How::SideBySide, How::FromTheOtherSide, How::AcrossReboot];
 
     /// Its name in results.
     pub fn name(self) -> &'static str {
         match self {
             How::InTurn => "in-turn",
+            How::Switched => "switched",
             How::SideBySide => "side-by-side",
             How::FromTheOtherSide => "from-the-other-side",
             How::AcrossReboot => "across-a-reboot",

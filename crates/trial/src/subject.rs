@@ -71,8 +71,9 @@ pub trait Subject {
     /// An error that ends the climb.
     fn measure(&mut self) -> Result<Sample, Self::Error>;
 
-    /// A pair of runs with two sets that are both alive, in short blocks in random order. It replaces [`Subject::set`] and
-    /// [`Subject::measure`] of both. Called first for each pair.
+    /// A pair of runs with two sets, in short blocks in random order: of two servers that are both alive, or of one that keeps
+    /// running while the sets are switched. It replaces [`Subject::set`] and [`Subject::measure`] of both. Called first for
+    /// each pair.
     ///
     /// # Errors
     /// An error that ends the climb.
@@ -111,13 +112,15 @@ pub enum Set {
     Refused(String),
 }
 
-/// The result of a pair of runs with two sets that are both alive.
+/// The result of a pair of runs in short blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Both {
-    /// They cannot both be alive: their runs have to alternate.
+    /// They cannot both be alive, nor be switched quickly: their runs have to alternate.
     Alternate,
-    /// The run of the first set, and of the other.
+    /// The run of the first set, and of the other; both were alive.
     Samples([Sample; 2]),
+    /// The same of one server, which had the one set or the other in each block.
+    Switched([Sample; 2]),
     /// The first set (0) or the other one (1) died, and why. The run does not count.
     Died(usize, String),
 }

@@ -65,6 +65,26 @@ fn an_interval_after_82_seconds_is_narrow() {
     assert!(halves[20] < 0.035, "the median is {}", halves[20]);
 }
 
+/// A change of the machine that is switched every 100 ms, with half a block lost to each switch, against whole runs of half a
+/// second with a warm-up of a tenth: a minute of either.
+#[test]
+fn switching_a_change_narrows_intervals() {
+    let mut noise = Noise::new(305);
+    let width = |pairs: &[(f64, f64)]| {
+        let verdict = judge_planned(pairs, Level::ONE);
+        verdict.high - verdict.low
+    };
+    let mut shares: Vec<f64> = (0..40)
+        .map(|_| {
+            let switched: Vec<(f64, f64)> = (0..40).map(|_| noise.switched_batch(5, 1, 2)).collect();
+            let whole: Vec<(f64, f64)> = (0..50).map(|_| noise.switched_batch(1, 2, 10)).collect();
+            width(&switched) / width(&whole)
+        })
+        .collect();
+    shares.sort_by(f64::total_cmp);
+    assert!(shares[20] < 0.75, "the median is {}", shares[20]);
+}
+
 /// Blocks of half a second in the same time have intervals that are at least 1.3 times as wide.
 #[test]
 fn long_blocks_have_wider_intervals() {

@@ -1,5 +1,8 @@
 //! Comparisons of two servers that are both alive.
 
+use std::sync::atomic::Ordering;
+
+use flatout_load::side_by_side::Batch;
 use flatout_load::{self as load, Latency, Remote};
 use flatout_trial::{Both, Sample, Set, Stage, samples};
 
@@ -62,45 +65,55 @@ impl Machine<'_, '_> {
         is_swapped: bool,
     ) -> Result<Both, Error> {
         let Some(pair) = &mut self.pair else { return Ok(Both::Alternate) };
-        let number = self.load.runs_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let seed = plan.seed.wrapping_add(number << 16);
         let client = self.load.lab.as_ref().map(Lab::client);
-        let mut batch = pair.measure(plan, client, seed, self.load.stop)?;
+        let mut batch = pair.measure(plan, client, self.load.seed_of_batch(plan), self.load.stop)?;
         if is_swapped {
             batch.pairs.iter_mut().for_each(|pair| pair.reverse());
             batch.latencies.reverse();
             batch.disturbances.reverse();
         }
-        let is_stopped = self.load.stop.load(std::sync::atomic::Ordering::Relaxed);
+        let is_stopped = self.load.stop.load(Ordering::Relaxed);
         if !is_stopped && let Some((place, why)) = pair.death() {
             self.pair = None;
             return Ok(Both::Died(if is_swapped { 1 - place } else { place }, why));
         }
-        let percentile =
-            |latency: &Latency, percent| (latency.count() > 0).then(|| latency.percentile(percent) as f64);
-        let p99_ns = batch.latencies.each_ref().map(|latency| percentile(latency, 99.0));
-        let mut samples = samples(&batch.pairs, p99_ns);
-        samples.iter_mut().zip(batch.disturbances).for_each(|(sample, lost)| sample.disturbance = lost);
+        let samples = samples_of(&batch);
         // Alone it responds without errors, or the climb would have ended: it needs what is not in its new network.
         if !is_stopped && !other.contains(&true) && samples[1].errors * 2 > samples[1].requests {
             self.pair = None;
             (self.is_one_at_a_time, self.are_all_one_at_a_time) = (true, true);
             return Ok(Both::Alternate);
         }
-        for ((on, sample), latency) in [one, other].into_iter().zip(samples).zip(batch.latencies) {
+        self.gather_both([one, other], samples, batch);
+        Ok(Both::Samples(samples))
+    }
+
+    /// Adds a batch to the figures of both sets.
+    pub(super) fn gather_both(&mut self, sets: [&[bool]; 2], samples: [Sample; 2], batch: Batch) {
+        for ((on, sample), latency) in sets.into_iter().zip(samples).zip(batch.latencies) {
             let run = Run {
                 sample,
                 p50_ns: percentile(&latency, 50.0),
                 latency: Some(latency),
                 generator_share: Some(batch.generator_share),
             };
-            match self.stage {
-                Some(Stage::NoiseOfServers) => self.noise.add(on, &run),
-                Some(Stage::Total) => self.total.add(on, &run),
-                _ => {}
-            }
+            self.gather(on, &run);
         }
-        Ok(Both::Samples(samples))
+    }
+
+    /// Whether two sets are compared in this stage: others have runs of their own kind.
+    pub(super) fn is_comparing(&self) -> bool {
+        matches!(
+            self.stage,
+            Some(
+                Stage::Noise
+                    | Stage::NoiseOfServers
+                    | Stage::Forward(_)
+                    | Stage::SecondLook(_)
+                    | Stage::LeaveOneOut(_)
+                    | Stage::Total
+            )
+        )
     }
 
     /// How to start both servers; `None` if they cannot both be alive.
@@ -109,16 +122,7 @@ impl Machine<'_, '_> {
             || matches!(&self.target.remote, Remote::Tcp(address) if address.ip().is_loopback())
                 && is_here(&self.target.remote);
         let is_plain = matches!(&self.load.generator, Generator::Own(plan) if plan.subscribe.is_none());
-        let is_compared = matches!(
-            self.stage,
-            Some(
-                Stage::NoiseOfServers
-                    | Stage::Forward(_)
-                    | Stage::SecondLook(_)
-                    | Stage::LeaveOneOut(_)
-                    | Stage::Total
-            )
-        );
+        let is_compared = self.is_comparing() && self.stage != Some(Stage::Noise);
         let is_one_at_a_time = self.is_one_at_a_time || self.are_all_one_at_a_time;
         if !is_here || !is_plain || !is_compared || is_one_at_a_time {
             return None;
@@ -130,4 +134,16 @@ impl Machine<'_, '_> {
         let starts = [self.start(one)?, self.start(other)?];
         (self.stage == Some(Stage::NoiseOfServers) || starts[0] != starts[1]).then_some(starts)
     }
+}
+
+/// One run of each from its blocks.
+pub(super) fn samples_of(batch: &Batch) -> [Sample; 2] {
+    let p99_ns = batch.latencies.each_ref().map(|latency| percentile(latency, 99.0));
+    let mut samples = samples(&batch.pairs, p99_ns);
+    samples.iter_mut().zip(batch.disturbances).for_each(|(sample, lost)| sample.disturbance = lost);
+    samples
+}
+
+fn percentile(latency: &Latency, percent: f64) -> Option<f64> {
+    (latency.count() > 0).then(|| latency.percentile(percent) as f64)
 }

@@ -164,7 +164,7 @@ pub fn finished_line(finished: &Finished<'_>) -> String {
     let forward = found.forward.as_ref().and_then(|effect| effect.on(*objective));
     let gain = forward.map_or(String::new(), |forward| match found.how {
         How::FromTheOtherSide => cost(&forward.as_cost(*objective)),
-        How::InTurn | How::SideBySide | How::AcrossReboot => interval(&forward),
+        How::InTurn | How::Switched | How::SideBySide | How::AcrossReboot => interval(&forward),
     });
     let why = if found.reason.is_empty() { String::new() } else { format!("  ({})", found.reason) };
     let pairs = found.forward.as_ref().filter(|_| !gain.is_empty()).map_or(0, |effect| effect.pairs);
@@ -212,7 +212,7 @@ fn waterfall(out: &mut String, climb: &Climb) {
     for step in &fall.steps {
         let (rung, found) = (step.rung, &step.rung.found);
         let gain = step.gain.map_or(String::new(), |gain| match found.how {
-            How::InTurn | How::SideBySide | How::AcrossReboot => interval(&gain),
+            How::InTurn | How::Switched | How::SideBySide | How::AcrossReboot => interval(&gain),
             How::FromTheOtherSide => cost(&gain.as_cost(climb.objective)),
         });
         let among =

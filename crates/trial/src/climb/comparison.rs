@@ -25,8 +25,8 @@ pub(super) enum Compared<T> {
 pub(super) struct Runs {
     pub(super) pairs: Pairs,
     pub(super) look: Look,
-    /// Whether both sets were alive in all of them.
-    pub(super) is_side_by_side: bool,
+    /// How all of them were made.
+    pub(super) how: How,
 }
 
 /// Two sets, and where their comparison is.
@@ -90,28 +90,28 @@ impl<S: Subject> Climber<'_, S> {
         let estimate = pairs.effect(objective, level).on(objective);
         let mut at = Place { stage, sets: [changed, base], starts_before: pairs.starts(), estimate };
         // Of earlier runs of this rung.
-        let mut is_side_by_side = match stage {
-            Stage::SecondLook(rung) if pairs.len() > 0 => self.climbed.rungs[rung].how == How::SideBySide,
-            _ => true,
+        let mut how = match stage {
+            Stage::SecondLook(rung) if pairs.len() > 0 => self.tried[rung].how,
+            _ => How::SideBySide,
         };
         loop {
             let step = match self.look(stage, pairs.len(), at.estimate)? {
                 Go::Over => Step::Over,
-                go => self.step(&mut at, &mut pairs, &mut is_side_by_side, go)?,
+                go => self.step(&mut at, &mut pairs, &mut how, go)?,
             };
             match step {
                 Step::Measured => {}
                 Step::Refused(why) => return Ok(Compared::Refused(why)),
                 Step::Died(set, why) => return Ok(Compared::Died(set, why)),
                 Step::Over if pairs.are_enough(level) => {
-                    return Ok(Compared::Done(Runs { pairs, look, is_side_by_side }));
+                    return Ok(Compared::Done(Runs { pairs, look, how }));
                 }
                 Step::Over => return Err(Halt::Over),
             }
             at.estimate = pairs.effect(objective, level).on(objective);
             let go = self.look(stage, pairs.len(), at.estimate)?;
             if let Some(look) = self.ending(&pairs, level, look, go) {
-                return Ok(Compared::Done(Runs { pairs, look, is_side_by_side }));
+                return Ok(Compared::Done(Runs { pairs, look, how }));
             }
         }
     }
@@ -138,33 +138,40 @@ impl<S: Subject> Climber<'_, S> {
         &mut self,
         at: &mut Place<'_>,
         pairs: &mut Pairs,
-        is_side_by_side: &mut bool,
+        how: &mut How,
         go: Go,
     ) -> Result<Step, Halt<S::Error>> {
         let is_restarting = self.subject.is_restarting();
-        let is_due = *is_side_by_side && self.is_start_due(at, pairs, go);
+        let is_due = *how == How::SideBySide && self.is_start_due(at, pairs, go);
         if is_due {
             self.subject.restart();
         }
-        let alternates = match self.subject.measure_both(at.sets[0], at.sets[1]).map_err(Halt::Failed)? {
+        let both = self.subject.measure_both(at.sets[0], at.sets[1]).map_err(Halt::Failed)?;
+        let made = match &both {
+            Both::Samples(_) => How::SideBySide,
+            Both::Switched(_) => How::Switched,
+            Both::Alternate => How::InTurn,
+            Both::Died(place, why) => return Ok(Step::Died(at.sets[*place].to_vec(), why.clone())),
+        };
+        if made != *how {
+            // Runs of two designs are not mixed.
+            (*how, *pairs, at.starts_before) = (made, Pairs::default(), 0);
+        }
+        match both {
             Both::Samples([with, without]) => {
-                if !*is_side_by_side {
-                    // Runs of the two designs are not mixed.
-                    (*is_side_by_side, *pairs, at.starts_before) = (true, Pairs::default(), 0);
-                }
                 if is_due || pairs.starts() == 0 {
                     pairs.begin_start();
                 }
                 pairs.push(with, without);
-                return Ok(Step::Measured);
+                Ok(Step::Measured)
             }
-            Both::Died(place, why) => return Ok(Step::Died(at.sets[place].to_vec(), why)),
-            Both::Alternate => is_restarting,
-        };
-        if *is_side_by_side {
-            (*is_side_by_side, *pairs, at.starts_before) = (false, Pairs::default(), 0);
+            Both::Switched([with, without]) => {
+                pairs.push(with, without);
+                Ok(Step::Measured)
+            }
+            _ if is_restarting => self.start_of_each(at, pairs),
+            _ => self.run_of_each(at, pairs),
         }
-        if alternates { self.start_of_each(at, pairs) } else { self.run_of_each(at, pairs) }
     }
 
     /// Whether the next runs need servers that are started for them: the last ones had their share of the time.
