@@ -288,6 +288,23 @@ const BURDENS: &[Burden] = &[
     ("cpu-burst", TWO_NODES, &[(BURST, "0\n")], &[(BURST, "200000\n")]),
     ("huge-page-defrag", ENA, &[(DEFRAG, "[always] defer defer+madvise madvise never\n")], &[]),
     (
+        "huge-page-text",
+        ENA,
+        &[
+            (
+                "/proc/4000/maps",
+                "400000-1800000 r-xp 00000000 fe:00 7 /usr/bin/web\n7ff0-7ff1 rw-p 0 00:00 0 [heap]\n",
+            ),
+            (
+                "/proc/4000/smaps_rollup",
+                "400000-7ff1 ---p 00000000 00:00 0 [rollup]\nFilePmdMapped:         0 kB\n",
+            ),
+            ("/proc/sys/kernel/osrelease", "6.8.0-test\n"),
+            ("/boot/config-6.8.0-test", "CONFIG_TRANSPARENT_HUGEPAGE=y\nCONFIG_READ_ONLY_THP_FOR_FS=y\n"),
+        ],
+        &[("/proc/4000/smaps_rollup", "FilePmdMapped:     18432 kB\n")],
+    ),
+    (
         "bpf",
         ENA,
         &[(

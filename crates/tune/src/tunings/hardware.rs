@@ -126,11 +126,61 @@ pub(super) static HARDWARE: &[Fact] = &[
         counter: "",
         read: socket_memory,
     },
+    Fact {
+        about: About {
+            name: "huge-page-text",
+            reason: "the program's code is in small pages, and a large program misses the instruction TLB",
+            detail: "A kernel with CONFIG_READ_ONLY_THP_FOR_FS puts code into huge pages, if these are `always` on and the program is \
+                     linked for them; khugepaged does it while the program runs. Only programs with megabytes of code gain.",
+            source: "admin-guide/mm/transhuge; proc_pid_smaps(5): FilePmdMapped; ld(1): max-page-size",
+            scope: Scope::Process,
+            gain_percent: 1.4,
+            ..OF_HOST
+        },
+        proof: Proof::Setting,
+        counter: "",
+        read: huge_page_text,
+    },
 ];
 
 /// A fact with a value, and advice if it is bad.
 fn reading(value: impl Into<String>, count: u64, advice: Option<String>) -> Reading {
     Reading { value: value.into(), count, advice }
+}
+
+/// Programs with less code than this fit in the TLB: in MiB.
+const TEXT_MIB_MIN: u64 = 4;
+
+fn huge_page_text(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+    let pid = served.pid()?;
+    let maps = host.text(&format!("/proc/{pid}/maps"))?;
+    let text_mib = maps.lines().filter_map(code_bytes).max().unwrap_or(0) >> 20;
+    let rollup = host.text(&format!("/proc/{pid}/smaps_rollup"))?;
+    let mapped =
+        rollup.lines().find_map(|line| line.strip_prefix("FilePmdMapped:")?.trim().strip_suffix(" kB"));
+    let mapped_kib: u64 = mapped
+        .and_then(|mapped| mapped.parse().ok())
+        .ok_or_else(|| Unknown("this kernel does not report FilePmdMapped".to_owned()))?;
+    let value = format!("{text_mib} MiB of code, {} in huge pages", mapped_kib >> 10);
+    let release = host.text("/proc/sys/kernel/osrelease")?;
+    let config = host.text(&format!("/boot/config-{release}")).unwrap_or_default();
+    let is_supported = config.lines().any(|line| line == "CONFIG_READ_ONLY_THP_FOR_FS=y");
+    let advice = (is_supported && text_mib >= TEXT_MIB_MIN && mapped_kib == 0).then(|| {
+        format!(
+            "{text_mib} MiB of code in pages of 4 KiB: link the program with -Wl,-z,max-page-size=0x200000, and \
+             echo always > /sys/kernel/mm/transparent_hugepage/enabled"
+        )
+    });
+    Ok(reading(value, mapped_kib, advice))
+}
+
+/// The length of a mapping of code from a file: `55d0c0000000-55d0c1300000 r-xp 004de000 fe:00 1234 /usr/bin/server`.
+fn code_bytes(line: &str) -> Option<u64> {
+    let mut fields = line.split_ascii_whitespace();
+    let (begin, end) = fields.next()?.split_once('-')?;
+    let is_code = fields.next()? == "r-xp" && fields.nth(3)?.starts_with('/');
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    is_code.then_some(address(end)?.checked_sub(address(begin)?)?)
 }
 
 fn smt(host: &Host, _: &Served) -> Result<Reading, Unknown> {
