@@ -10,6 +10,8 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "conformance")]
 from cluster import Cluster, enter  # noqa: E402
 from screen import BOLD, DIM, OFF, done, say  # noqa: E402
 import smoke  # noqa: E402
+from parts import table  # noqa: E402
+from servers import machine  # noqa: E402
 from smoke import sized  # noqa: E402
 
 BINARIES = ROOT / "target/kubernetes"
@@ -120,6 +122,15 @@ def route(canary):
     }
 
 
+def write_result(requests, rolls, load):
+    lines = [
+        "## Requests while the pods of a Deployment roll", "", f"`./x demo kubernetes --requests {requests}` · {machine()}", "",
+        "A Deployment of three pods is rolled again and again by kube-controller-manager; kube-apiserver and etcd are real, pods are network namespaces. "
+        f"{CLIENTS} clients send requests to each of two data planes, on connections that stay open.", "",
+        *table(["rolls", "pods that responded", "requests", "lost"], [[f"{rolls}", f"{len(load.pods)}", f"{load.good:,}", f"{len(load.lost)}"]]), ""]
+    (ROOT / "bench/results/rolling-kubernetes.md").write_text("\n".join(lines))
+
+
 class Demo(Cluster):
     def patch(self, path, value):
         self.call("PATCH", path, json.dumps(value).encode(), "application/merge-patch+json")
@@ -197,6 +208,8 @@ class Demo(Cluster):
                 self.wait("all pods are new", self.has_rolled)
                 time.sleep(sized(3, smoke=1))
         load.check(f"the application rolled {version - 1} times")
+        if requests and not smoke.IS_SMOKE:
+            write_result(requests, version - 1, load)
 
     def canary(self):
         self.patch(f"{GATEWAY}/httproutes/app", route(CANARY))
