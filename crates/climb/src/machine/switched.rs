@@ -15,8 +15,8 @@ use crate::plan::{Error, Generator};
 /// affect new ones.
 const BLOCK: Duration = Duration::from_millis(100);
 
-/// Changes that take longer to apply or to undo are not switched: most of the time would go to that.
-const SWITCH_TIME_MAX: Duration = Duration::from_millis(50);
+/// Changes that take longer to apply or to undo, in the mean of both, are not switched: most of the time would go to that.
+const SWITCH_TIME_MAX: Duration = BLOCK;
 
 /// The end of a batch before its last block.
 enum Halted {
@@ -61,17 +61,18 @@ impl Machine<'_, '_> {
         Ok(Both::Switched(samples))
     }
 
-    /// Whether each set can be applied within [`SWITCH_TIME_MAX`] while the other one is in effect: tried once in each comparison.
+    /// Whether a set can be applied within [`SWITCH_TIME_MAX`] while the other one is in effect: tried once in each comparison.
     fn is_switched_quickly(&mut self, sets: [&[bool]; 2]) -> Result<bool, Error> {
         if let Some(is_quick) = self.is_switched {
             return Ok(is_quick);
         }
         // This may start the server.
-        let mut is_quick = self.set(sets[0])? == Set::Done;
+        let mut is_done = self.set(sets[0])? == Set::Done;
+        let begun = Instant::now();
         for set in [sets[1], sets[0]] {
-            let begun = Instant::now();
-            is_quick = is_quick && self.set(set)? == Set::Done && begun.elapsed() <= SWITCH_TIME_MAX;
+            is_done = is_done && self.set(set)? == Set::Done;
         }
+        let is_quick = is_done && begun.elapsed() <= 2 * SWITCH_TIME_MAX;
         self.is_switched = Some(is_quick);
         Ok(is_quick)
     }
