@@ -66,7 +66,8 @@ impl CompiledPage {
         Ok(CompiledPage { content_type: page.content_type.clone(), body: body.into() })
     }
 
-    fn write(&self, by: ResponseOrigin, response: &mut Response) {
+    /// `keeps_location`: a redirect still leads where it does.
+    fn write(&self, keeps_location: bool, response: &mut Response) {
         const OF_REPLACED: [&str; 7] = [
             "content-type",
             "content-encoding",
@@ -76,10 +77,9 @@ impl CompiledPage {
             "accept-ranges",
             "location",
         ];
-        // A redirect that was made here still leads where it does.
-        let is_kept = |name: &str| name == "location" && by == ResponseOrigin::Here;
         for name in OF_REPLACED {
-            if !is_kept(name) && response.field(name).is_some() {
+            let is_kept = keeps_location && name == "location";
+            if !is_kept && response.field(name).is_some() {
                 response.remove_header(name);
             }
         }
@@ -151,8 +151,9 @@ impl ErrorPages {
         if let Some(found) = self.find(response.status().code(), by)
             && let ErrorPageSource::Page(page) = &found.page
         {
-            page.write(by, response);
-            response.set_status(found.status.unwrap_or(response.status()));
+            let status = found.status.unwrap_or(response.status());
+            page.write(by == ResponseOrigin::Here || (300..400).contains(&status.code()), response);
+            response.set_status(status);
         }
     }
 
@@ -200,7 +201,7 @@ impl CompiledMaintenance {
             response.header("Retry-After", time);
         }
         response.encoded_fields(b"Cache-Control: no-store\r\n");
-        self.page.write(ResponseOrigin::Here, response);
+        self.page.write(true, response);
     }
 }
 
@@ -247,6 +248,23 @@ mod tests {
             let body = String::from_utf8_lossy(response.body_bytes().unwrap()).into_owned();
             assert_eq!((response.status().code(), body.as_str()), expected, "{code} {by:?}");
             assert_eq!(response.field("etag").is_none(), body != "own");
+        }
+    }
+
+    #[test]
+    fn pages_of_redirects_lead_where_these_do() {
+        let mut text = error_page(302..=302, "moved", true);
+        for (by, status, expected) in [
+            (ResponseOrigin::Here, None, true),
+            (ResponseOrigin::Upstream, None, true),
+            (ResponseOrigin::Upstream, Some(404), false),
+        ] {
+            text.status = status;
+            let mut response = Response::with_status(Status::FOUND);
+            response.header("Location", "/there");
+            compiled(std::slice::from_ref(&text)).unwrap().apply(&mut response, by);
+            assert_eq!(response.body_bytes(), Some(&b"moved"[..]));
+            assert_eq!(response.field("location").is_some(), expected, "{by:?} {status:?}");
         }
     }
 
