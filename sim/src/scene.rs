@@ -10,8 +10,9 @@ use flatout_lane::poll::EVENTS_MAX;
 use flatout_proxy as proxy;
 use flatout_server::{Checked, Invalid, Plan};
 use flatout_site::plan::{
-    self as site, Access, Action, AddressFrom, Cached, Concurrency, FieldChange, FieldRule, ForwardAuth,
-    Host, Limited, PathMatch, Peers, Rate, RateUse, Route, Rules, Site, Template, Trust, Verdict, When,
+    self as site, Access, Action, AddressFrom, Cached, Concurrency, ConcurrencyUse, FieldChange, FieldRule,
+    ForwardAuth, Host, Limited, PathMatch, Peers, Rate, RateUse, Route, Rules, Site, Template, Trust,
+    Verdict, When,
 };
 use flatout_tls::ServerPlan;
 
@@ -421,7 +422,10 @@ impl Configuration {
                     window: Duration::from_secs(1),
                     keys_max: 1000,
                 };
-                (vec![rate], vec![RateUse { rate: 0, burst, delay, status: 429, fields: false }])
+                (
+                    vec![rate],
+                    vec![RateUse { rate: 0, burst, delay, status: 429, fields: false, is_dry_run: false }],
+                )
             }
         };
         let concurrency = self.concurrency.map(|(requests_max, queue_max)| Concurrency {
@@ -450,7 +454,7 @@ impl Configuration {
                 response_fields: Vec::new(),
             }),
             body: site::BodyLimit { bytes_max: Some(self.body_max) },
-            concurrency: concurrency.iter().map(|_| 0).collect(),
+            concurrency: concurrency.iter().map(|_| ConcurrencyUse { limit: 0, is_dry_run: false }).collect(),
             request_fields: added.into_iter().chain(id).collect(),
             cache: self.cache.map(CacheSettings::rules),
             limit_rate_bytes_per_s: self.limit_rate.map_or(0, |limit| limit.bytes_per_s),

@@ -506,6 +506,25 @@ fn restrictions_are_converted_or_their_location_closed() {
         ("location / { auth_request /auth; } location = /auth { return 403; }", &[("/page.html", 403)]),
         ("auth_request /auth; location / { } location = /auth { return 403; }", &[("/page.html", 403)]),
         (
+            "location / { auth_request /auth; } location = /auth { if ($arg_k = a) { return 204; } if ($arg_k = b) { return 401; } \
+             if ($arg_k = c) { return 302 /x; } return 403; }",
+            &[
+                ("/page.html?k=a", 200),
+                ("/page.html?k=b", 401),
+                ("/page.html?k=c", 500),
+                ("/page.html", 403),
+                ("/auth?k=a", 204),
+            ],
+        ),
+        (
+            "location / { auth_request /page.html; } location = /page.html { internal; }",
+            &[("/html/", 200), ("/page.html", 404)],
+        ),
+        (
+            "location / { auth_request /none.html; } location = /none.html { internal; }",
+            &[("/page.html", 500)],
+        ),
+        (
             "location / { satisfy any; deny all; allow 127.0.0.2; auth_basic x; auth_basic_user_file FOLDER/passwords; }",
             &[("/page.html", 401)],
         ),

@@ -280,6 +280,7 @@ ranges 3
 encode gzip
 encode-types "text/css"
 encode-min "2KiB"
+decode on
 methods GET
 paths strict
 rewrite "^/a" "/b"

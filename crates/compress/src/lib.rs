@@ -14,6 +14,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 mod advance;
+mod decode;
 mod encoder;
 mod filter;
 mod rules;

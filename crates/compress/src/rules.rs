@@ -7,6 +7,7 @@ use flatout_engine::{Body, Response};
 use flatout_wire::Status;
 use flatout_wire::accept::{Coding, choose};
 
+use super::decode::decode;
 use super::encoder::Encoder;
 use super::filter::{Filtered, UnderWay};
 
@@ -19,6 +20,8 @@ pub struct Compress {
     pub types: Vec<String>,
     /// Bodies known to be shorter are not compressed.
     pub bytes_min: u64,
+    /// Whether gzip is decoded for clients that do not accept it.
+    pub decodes: bool,
 }
 
 /// A coding and its level.
@@ -66,6 +69,7 @@ impl Default for Compress {
             levels: DEFAULT_LEVELS.to_vec(),
             types: DEFAULT_TYPES.map(str::to_owned).to_vec(),
             bytes_min: DEFAULT_BYTES_MIN,
+            decodes: false,
         }
     }
 }
@@ -118,6 +122,9 @@ impl Rules {
         stored: impl FnOnce(Coding, &[u8]) -> Option<Bytes>,
         response: &mut Response,
     ) {
+        if self.plan.decodes {
+            decode(is_head, accept, response);
+        }
         let verdict = self.verdict(is_head, accept, response);
         let is_done = match verdict {
             Verdict::Never => return,
@@ -167,13 +174,11 @@ impl Rules {
         let status = response.status();
         let has_text = !status.is_bodyless() && status != Status::PARTIAL_CONTENT;
         has_text
+            && !self.plan.levels.is_empty()
             && self.is_long_enough(response)
             && response.field("content-type").is_some_and(|value| self.has_type(value))
             && response.field("content-encoding").is_none()
-            && response.field("content-range").is_none()
-            && !response.fields().any(|(name, value)| {
-                name.eq_ignore_ascii_case(b"cache-control") && has_option(value, b"no-transform")
-            })
+            && !is_untransformed(response)
     }
 
     fn is_long_enough(&self, response: &Response) -> bool {
@@ -202,26 +207,44 @@ impl Verdict {
         if self == Verdict::Never {
             return;
         }
-        let names_it = |(name, value): (&[u8], &[u8])| {
-            name.eq_ignore_ascii_case(b"vary")
-                && (has_option(value, b"accept-encoding") || has_option(value, b"*"))
-        };
-        if !response.fields().any(names_it) {
-            response.header("Vary", "Accept-Encoding");
-        }
-        let Verdict::As(level) = self else { return };
-        response.header("Content-Encoding", level.coding.token());
-        // It is another representation, whose ranges and checksums differ.
-        for name in ["Accept-Ranges", "Content-MD5", "Digest", "Content-Digest", "Repr-Digest"] {
-            if response.field(name).is_some() {
-                response.remove_header(name);
-            }
-        }
-        let etag = response.field("etag").filter(|etag| etag.starts_with(b"\"")).map(<[u8]>::to_vec);
-        if let Some(etag) = etag {
-            response.remove_header("ETag").header("ETag", [b"W/", &etag[..]].concat());
+        add_vary(response);
+        if let Verdict::As(level) = self {
+            response.header("Content-Encoding", level.coding.token());
+            change_representation(response);
         }
     }
+}
+
+/// Adds `Vary: Accept-Encoding`, unless the response has it.
+pub(crate) fn add_vary(response: &mut Response) {
+    let names_it = |(name, value): (&[u8], &[u8])| {
+        name.eq_ignore_ascii_case(b"vary")
+            && (has_option(value, b"accept-encoding") || has_option(value, b"*"))
+    };
+    if !response.fields().any(names_it) {
+        response.header("Vary", "Accept-Encoding");
+    }
+}
+
+/// Changes the fields of a response that is another representation now, whose ranges and checksums differ.
+pub(crate) fn change_representation(response: &mut Response) {
+    for name in ["Accept-Ranges", "Content-MD5", "Digest", "Content-Digest", "Repr-Digest"] {
+        if response.field(name).is_some() {
+            response.remove_header(name);
+        }
+    }
+    let etag = response.field("etag").filter(|etag| etag.starts_with(b"\"")).map(<[u8]>::to_vec);
+    if let Some(etag) = etag {
+        response.remove_header("ETag").header("ETag", [b"W/", &etag[..]].concat());
+    }
+}
+
+/// Whether a response has to stay as it is: a part of a body, or one that says so (RFC 9111, 5.2.2.6).
+pub(crate) fn is_untransformed(response: &Response) -> bool {
+    response.field("content-range").is_some()
+        || response.fields().any(|(name, value)| {
+            name.eq_ignore_ascii_case(b"cache-control") && has_option(value, b"no-transform")
+        })
 }
 
 /// Whether a list of options contains this one.

@@ -24,8 +24,8 @@ use flatout_push::{Hub, Limits};
 use flatout_server::live::{Live, Opened};
 use flatout_site as site;
 use flatout_site::plan::{
-    Action, BasicAuth, Concurrency, ForwardAuth, Host, Limited, PathMatch, Rate, RateUse, Route, Rules, Site,
-    Template, User,
+    Action, BasicAuth, Concurrency, ConcurrencyUse, ForwardAuth, Host, Limited, PathMatch, Rate, RateUse,
+    Route, Rules, Site, Template, User,
 };
 use flatout_wire::Method;
 use h2::server::Builder;
@@ -218,11 +218,12 @@ fn rules(guard: Guard, to: To, users: &[User], plan: &mut site::Plan) -> Rules {
                 delay: Some(0),
                 status: 429,
                 fields: false,
+                is_dry_run: false,
             });
             plan.rates.push(Rate { name, key: Limited::Everyone, requests: 1, window: PACE, keys_max: 16 });
         }
         Guard::Queue => {
-            rules.concurrency.push(plan.concurrency.len());
+            rules.concurrency.push(ConcurrencyUse { limit: plan.concurrency.len(), is_dry_run: false });
             plan.concurrency.push(Concurrency {
                 name,
                 key: Limited::Everyone,

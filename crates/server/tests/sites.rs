@@ -18,8 +18,8 @@ use flatout_engine::{
 };
 use flatout_proxy as proxy;
 use flatout_site::plan::{
-    Action, BasicAuth, Concurrency, FieldChange, FieldRule, Host, Limited, PathMatch, Route, Rules, Site,
-    Template, User, When,
+    Action, BasicAuth, Concurrency, ConcurrencyUse, FieldChange, FieldRule, Host, Limited, PathMatch, Route,
+    Rules, Site, Template, User, When,
 };
 use flatout_site::{self as site, AuthDecision, AuthQuery, Finish, Forwarded, Forwarding, ResponseOrigin};
 use flatout_wire::{Head, Method};
@@ -174,7 +174,10 @@ fn few() -> (Rules, Vec<Concurrency>) {
         keys_max: 1,
         status: 503,
     };
-    (Rules { concurrency: vec![0], ..Rules::default() }, vec![few])
+    (
+        Rules { concurrency: vec![ConcurrencyUse { limit: 0, is_dry_run: false }], ..Rules::default() },
+        vec![few],
+    )
 }
 
 #[test]

@@ -41,6 +41,11 @@ pub(crate) struct Permit {
     key: u64,
 }
 
+impl Permit {
+    /// That of a request beyond a limit that is a dry run.
+    pub(crate) const NONE: Permit = Permit { gate: None, key: 0 };
+}
+
 /// The result of entering.
 #[derive(Debug)]
 pub(crate) enum GateResult {

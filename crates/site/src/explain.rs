@@ -160,6 +160,7 @@ fn is_unprotected(route: &Route, other: &Route) -> bool {
     let (rules, others) = (&route.rules, &other.rules);
     let is_open = (rules.basic_auth.is_some() && rules.basic_auth != others.basic_auth)
         || (rules.forward_auth.is_some() && rules.forward_auth != others.forward_auth)
+        || (rules.auth_route.is_some() && rules.auth_route != others.auth_route)
         || (!rules.access.is_empty() && rules.access != others.access);
     is_open && (path.starts_with(begins) || begins.starts_with(path.as_str()))
 }

@@ -66,6 +66,7 @@ impl Uses {
             | Variable::Upstream(_)
             | Variable::ResponseCookie(_)
             | Variable::ResponseMap(_)
+            | Variable::Limit(_)
             | Variable::Body => Uses::RESPONSE,
             Variable::Map(at) => tables.uses_of_map(*at),
             Variable::Set(at) => tables.uses_of_set(*at),

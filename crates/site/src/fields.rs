@@ -272,6 +272,7 @@ mod tests {
             body: b"",
             user: b"a\r\nb",
             auth_fields: &[],
+            limits: Default::default(),
             certificate: None,
             captured: &Captures::default(),
             tables: &Tables::default(),

@@ -10,6 +10,7 @@ use super::concurrency::Permit;
 pub(crate) use super::late::BlockNeeds;
 use super::late::{FieldValue, Making};
 use super::page_request::PageRequest;
+use super::replace::RenderedReplacement;
 use super::upstream_fields::RenderedValues;
 use super::upstream_redirect::{RedirectRequest, apply_kept, forget_private, kept_rate};
 use flatout_gateway::{Finish, Redirection, ResponseOrigin, Stored};
@@ -23,8 +24,8 @@ pub(crate) struct Finisher {
     /// The values of field rules, and after them that of `expires`, if they differ between requests.
     values: Vec<FieldValue>,
     blocks: Vec<BlockNeeds>,
-    /// What takes the place of texts in bodies.
-    texts: Vec<Vec<u8>>,
+    /// The texts that are replaced in bodies.
+    texts: Vec<RenderedReplacement>,
     /// Texts of rules for addresses and cookies of upstreams.
     upstream: RenderedValues,
     origin: Option<Vec<u8>>,
@@ -68,7 +69,7 @@ pub(crate) struct Finishers {
 pub(crate) struct Needs {
     pub(crate) values: Vec<FieldValue>,
     pub(crate) blocks: Vec<BlockNeeds>,
-    pub(crate) texts: Vec<Vec<u8>>,
+    pub(crate) texts: Vec<RenderedReplacement>,
     pub(crate) upstream: RenderedValues,
     pub(crate) origin: Option<Vec<u8>>,
     pub(crate) is_https: bool,

@@ -5,13 +5,16 @@ use flatout_lane::clock;
 use flatout_wire::Status;
 
 use super::basic::Credentials;
-use super::compiled::Key;
-use super::concurrency::GateResult;
+use super::compiled::{CompiledGate, Key};
+use super::concurrency::{GateResult, Permit};
 use super::fields::push_line;
+use super::limit_status::LimitStatus;
+use super::page_request::PageRequest;
 use super::passwords::{Busy, Login};
 use super::plan::Verdict;
 use super::rate::{Admission, TooMany};
 use super::render::{Paths, escape_unsafe};
+use super::reroute::CompiledReroute;
 use super::resolve::NoRoute;
 use super::steps::{Next, Outcome, Refusal, RequestContext, Step};
 use super::suspend::Event;
@@ -100,21 +103,29 @@ pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Ne
         {
             scarcest = Some((admission, name));
         }
-        if !admission.is_allowed {
-            refused = Some((admission, rate.status));
-            break;
-        }
-        match rate.delay.map(|at_once| rate.buckets.pace(admission, at_once)) {
-            Some(Ok(Some(waits)))
-                if context.progress.waits.as_ref().is_none_or(|most| most.time < waits.time) =>
-            {
+        let paced = match (admission.is_allowed, rate.delay) {
+            (false, _) => Err(TooMany),
+            (true, Some(at_once)) => rate.buckets.pace(admission, at_once),
+            (true, None) => Ok(None),
+        };
+        let status = match (&paced, rate.is_dry_run) {
+            (Ok(None), _) => LimitStatus::Passed,
+            (Ok(Some(_)), false) => LimitStatus::Delayed,
+            (Ok(Some(_)), true) => LimitStatus::DelayedDryRun,
+            (Err(TooMany), false) => LimitStatus::Rejected,
+            (Err(TooMany), true) => LimitStatus::RejectedDryRun,
+        };
+        context.progress.identity.limits.rates.add(status);
+        match paced {
+            _ if rate.is_dry_run => {}
+            Ok(Some(waits)) if context.progress.waits.as_ref().is_none_or(|most| most.time < waits.time) => {
                 context.progress.waits = Some(waits);
             }
-            Some(Err(TooMany)) => {
+            Ok(_) => {}
+            Err(TooMany) => {
                 refused = Some((admission, rate.status));
                 break;
             }
-            _ => {}
         }
     }
     let all = context.all_guards();
@@ -174,7 +185,7 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
         return Next::Continue(());
     }
     let Some(Credentials { name, password }) = Credentials::of(&context.request.head) else {
-        if context.guards.satisfies_any && context.guards.authority.is_some() {
+        if context.guards.satisfies_any && context.guards.has_authority() {
             return Next::Continue(());
         }
         return Next::Break(Outcome::Refuse(challenge()));
@@ -211,6 +222,9 @@ pub(super) fn authority(worker: &SiteWorker, context: &mut RequestContext<'_>) -
     if context.progress.is_satisfied || is_user {
         return Next::Continue(());
     }
+    if let Some(to) = &context.guards.auth_route {
+        return ask_route(worker, context, to);
+    }
     let Some(authority) = &context.guards.authority else { return Next::Continue(()) };
     let mut target = Vec::new();
     authority.target.render(&context.view(worker), Paths::Encoded, &mut target);
@@ -226,6 +240,29 @@ pub(super) fn authority(worker: &SiteWorker, context: &mut RequestContext<'_>) -
     let (then, decision) = tokio::sync::oneshot::channel();
     worker.forwarding.ask(query, then);
     Next::Break(Outcome::Suspend(Event::AuthDecision(decision, authority.clone()), Step::Route))
+}
+
+/// Asks another route of the site.
+fn ask_route(worker: &SiteWorker, context: &RequestContext<'_>, to: &CompiledReroute) -> Next {
+    let decision = worker.this().and_then(|worker| PageRequest::of(worker, context).decision(to));
+    let status = decision.as_ref().map_or(Status::INTERNAL_SERVER_ERROR, Response::status);
+    if (200..300).contains(&status.code()) {
+        return Next::Continue(());
+    }
+    let Some(decision) = decision.filter(|_| matches!(status, Status::UNAUTHORIZED | Status::FORBIDDEN))
+    else {
+        return Next::Break(Outcome::Refuse(Refusal::Status(Status::INTERNAL_SERVER_ERROR)));
+    };
+    // The client may still send a password.
+    if let Some(basic) = context.guards.basic.as_ref().filter(|_| context.guards.satisfies_any) {
+        return Next::Break(Outcome::Refuse(Refusal::Password(basic.challenge.clone())));
+    }
+    let mut refusal = Response::new();
+    write_status(status, &mut refusal);
+    decision.field_all("www-authenticate").for_each(|challenge| {
+        refusal.header("WWW-Authenticate", challenge);
+    });
+    Next::Break(Outcome::Refuse(Refusal::Response(Box::new(refusal))))
 }
 
 /// 404, 405: no route has the path and the method.
@@ -252,13 +289,24 @@ pub(super) fn concurrency(worker: &SiteWorker, context: &mut RequestContext<'_>)
         return Next::Continue(());
     }
     let entered = context.progress.needs.permits.len();
-    for (key, gate) in context.all_guards().flat_map(|guards| &guards.gates).skip(entered) {
-        match gate.enter(number_of(worker, key, context)) {
-            GateResult::Now(permit) => context.progress.enter(permit),
+    for CompiledGate { key, gate, is_dry_run } in
+        context.all_guards().flat_map(|guards| &guards.gates).skip(entered)
+    {
+        let result = gate.enter(number_of(worker, key, context));
+        let (progress, is_dry_run) = (&mut context.progress, *is_dry_run);
+        match result {
+            GateResult::Now(permit) => progress.enter(permit, LimitStatus::Passed),
+            // It does not wait for its place in the queue.
+            GateResult::Queued(_) | GateResult::Full if is_dry_run => {
+                progress.enter(Permit::NONE, LimitStatus::RejectedDryRun);
+            }
             GateResult::Queued(permit) => {
                 return Next::Break(Outcome::Suspend(Event::Permit(permit, gate.clone()), Step::Concurrency));
             }
-            GateResult::Full => return Next::Break(Outcome::Refuse(Refusal::Busy(gate.status))),
+            GateResult::Full => {
+                progress.identity.limits.concurrency.add(LimitStatus::Rejected);
+                return Next::Break(Outcome::Refuse(Refusal::Busy(gate.status)));
+            }
         }
     }
     Next::Continue(())

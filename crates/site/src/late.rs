@@ -76,8 +76,11 @@ impl FieldValue {
         }
         let pieces = text.pieces().iter().map(|piece| match piece {
             Piece::Text(text) => LatePiece::Bytes(text.clone().into_bytes()),
-            // It is known with the request, but only rules of responses wait for it.
+            // They are known with the request, but only rules of responses wait for them.
             Piece::Variable(Variable::Body) => LatePiece::Bytes(view.body.to_vec()),
+            Piece::Variable(variable @ Variable::Limit(_)) => {
+                LatePiece::Bytes(view.text(variable).into_owned())
+            }
             Piece::Variable(Variable::ResponseMap(at)) => {
                 view.tables.map(*at).map_or(LatePiece::Bytes(Vec::new()), LatePiece::Mapped)
             }
@@ -115,7 +118,7 @@ impl BlockNeeds {
         let needed = blocks.iter().enumerate().filter(|(at, block)| needed(*at, block) && block.has_rules());
         let needs = needed.map(|(at, block)| {
             let facts = block.conditions.iter().filter(|_| block.is_late).flat_map(Condition::facts);
-            let facts = facts.filter(|fact| !fact.is_of_response());
+            let facts = facts.filter(|fact| !fact.is_of_response() || matches!(fact, Variable::Limit(_)));
             BlockNeeds {
                 at,
                 facts: facts.map(|fact| (fact.clone(), KnownFact::of(fact, view))).collect(),

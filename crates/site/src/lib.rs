@@ -23,6 +23,7 @@ mod guard;
 mod handler;
 mod hosts;
 mod late;
+mod limit_status;
 mod listed;
 mod maps;
 mod page_request;

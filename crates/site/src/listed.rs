@@ -76,7 +76,7 @@ fn rules(rules: &Rules) -> Vec<&'static str> {
         (!rules.rates.is_empty(), "rate-limit"),
         (rules.cors.is_some(), "cors"),
         (rules.basic_auth.is_some(), "basic-auth"),
-        (rules.forward_auth.is_some(), "forward-auth"),
+        (rules.forward_auth.is_some() || rules.auth_route.is_some(), "forward-auth"),
         (!rules.concurrency.is_empty(), "request-limit"),
         (rules.cache.is_some(), "cache"),
         (rules.compress.is_some(), "encode"),

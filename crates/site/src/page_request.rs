@@ -1,4 +1,5 @@
-//! The page of an upstream's error from another route: made when the response arrives, from a copy of the request.
+//! Responses of other routes, made from a copy of the request: the page of an upstream's error, when that arrives; and what a route says that
+//! decides about requests.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -10,7 +11,7 @@ use flatout_wire::{Method, Status};
 
 use super::compiled::{CompiledAction, CompiledRoute};
 use super::reroute::CompiledReroute;
-use super::steps::{Identity, Progress, RequestContext};
+use super::steps::{Identity, Progress, RequestContext, Step};
 use super::upstream_redirect::kept_of_error;
 use super::worker::SiteWorker;
 
@@ -51,13 +52,34 @@ impl PageRequest {
         }
     }
 
-    /// Replaces a response with that of another route, if that can be made at once; returns whether it did. The body of the request is
-    /// gone, so the other route gets a GET without one.
+    /// Replaces a response with that of another route, if that can be made at once; returns whether it did.
     pub(crate) fn replace(&self, to: &CompiledReroute, is_kept: bool, response: &mut Response) -> bool {
-        let mut fields = Vec::new();
-        let Some(mut head) = parse_kept(&self.head, &mut fields, Some(flatout_wire::Framing::None)) else {
+        let (note, status) = (response.note(), response.status());
+        let Some(mut page) = self.response(to, (status, is_kept), kept_of_error(response), Step::Maintenance)
+        else {
             return false;
         };
+        page.set_note(note);
+        *response = page;
+        true
+    }
+
+    /// What a route says about the request, if it can do that at once. Its own rules about clients do not apply, as in nginx, and errors of it
+    /// have no pages.
+    pub(crate) fn decision(&self, to: &CompiledReroute) -> Option<Response> {
+        self.response(to, (Status::OK, false), Vec::new(), Step::Route)
+    }
+
+    /// The response of another route. The body of the request is gone, so it gets a GET without one.
+    fn response(
+        &self,
+        to: &CompiledReroute,
+        error: (Status, bool),
+        kept: Vec<(String, Vec<u8>)>,
+        step: Step,
+    ) -> Option<Response> {
+        let mut fields = Vec::new();
+        let mut head = parse_kept(&self.head, &mut fields, Some(flatout_wire::Framing::None))?;
         if head.method != Method::Head {
             head.method = Method::Get;
         }
@@ -74,22 +96,16 @@ impl PageRequest {
             ..Identity::default()
         };
         progress.identity.noted.number = self.number;
-        let (note, status) = (response.note(), response.status());
-        let kept = kept_of_error(response);
         let mut page = Response::new();
-        let Some(Reply::Now) = self.run(request, progress, to, (status, is_kept), kept, &mut page) else {
-            return false;
-        };
-        page.set_note(note);
-        *response = page;
-        true
+        let reply = self.run(request, progress, (to, step), error, kept, &mut page)?;
+        matches!(reply, Reply::Now).then_some(page)
     }
 
     fn run(
         &self,
         request: Request<'_>,
         progress: Progress,
-        to: &CompiledReroute,
+        (to, step): (&CompiledReroute, Step),
         error: (Status, bool),
         kept: Vec<(String, Vec<u8>)>,
         page: &mut Response,
@@ -103,21 +119,22 @@ impl PageRequest {
             rerouted.was_limited = true;
             rerouted.kept = kept;
         }
+        context.progress.step = step;
         let RequestContext { request, progress, response, .. } = context;
         let context = RequestContext::new(&self.worker, request, progress, response);
-        if !context.route.is_some_and(is_immediate) {
+        if !context.route.is_some_and(|route| is_immediate(route, step)) {
             return None;
         }
         Some(context.begin_again(&self.worker))
     }
 }
 
-/// Whether a route responds without waiting for anything.
-fn is_immediate(route: &CompiledRoute) -> bool {
+/// Whether a route responds from this step on without waiting for anything.
+fn is_immediate(route: &CompiledRoute, step: Step) -> bool {
     let guards = &route.guards;
     let is_local = matches!(
         route.action,
         CompiledAction::Files(_) | CompiledAction::Redirect { .. } | CompiledAction::Respond { .. }
     );
-    is_local && guards.basic.is_none() && guards.authority.is_none()
+    is_local && (step > Step::Authority || guards.basic.is_none() && !guards.has_authority())
 }

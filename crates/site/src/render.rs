@@ -7,6 +7,7 @@ use flatout_wire::Head;
 
 use super::facts::{Noted, Uses};
 use super::fault::{Fault, Place};
+use super::limit_status::LimitStatuses;
 use super::maps::{TableCounts, Tables};
 use super::plan::{Piece, Template, Variable};
 pub(crate) use super::values::{escape_unsafe, write_target};
@@ -36,6 +37,8 @@ pub(crate) struct View<'a> {
     pub(crate) user: &'a [u8],
     /// Fields of the auth service's response.
     pub(crate) auth_fields: &'a [(String, Vec<u8>)],
+    /// What limits have decided, for rules of responses.
+    pub(crate) limits: LimitStatuses,
     /// The request's body, for rules of responses.
     pub(crate) body: &'a [u8],
     pub(crate) certificate: Option<&'a PeerCertificate>,
@@ -228,6 +231,7 @@ mod tests {
             listener: (2, &[(1, 80), (2, 8080)]),
             user: b"ann",
             auth_fields: &[("X-Groups".to_owned(), b"staff".to_vec())],
+            limits: LimitStatuses::default(),
             body: b"",
             certificate: None,
             captured: &Captures::of(&expression, path).unwrap(),

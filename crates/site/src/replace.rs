@@ -10,7 +10,7 @@ use flatout_engine::{Body, BoxError, Filter, Response};
 use flatout_wire::Status;
 
 use super::fault::{Fault, Place};
-use super::plan::{REPLACED_TYPE, Replacement};
+use super::plan::{REPLACED_TYPE, Replacement, Template};
 use super::render::{Paths, Text, View};
 
 /// Replacements of one route.
@@ -29,9 +29,17 @@ pub(crate) struct Replacements {
 
 #[derive(Debug, Clone)]
 struct ReplacementRule {
+    from: Text,
+    to: Text,
+    is_once: bool,
+}
+
+/// A rule for one request.
+#[derive(Debug, Clone)]
+pub(crate) struct RenderedReplacement {
     /// In lower case.
     from: Vec<u8>,
-    to: Text,
+    to: Vec<u8>,
     is_once: bool,
 }
 
@@ -43,7 +51,7 @@ impl Replacements {
     pub(crate) fn new(
         plan: &[Replacement],
         types: &[String],
-        text: impl Fn(&Replacement) -> Result<Text, Fault>,
+        text: impl Fn(&Template) -> Result<Text, Fault>,
         place: Place,
     ) -> Result<Option<Replacements>, Fault> {
         if plan.len() > REPLACEMENTS_MAX {
@@ -52,46 +60,44 @@ impl Replacements {
             );
         }
         let rule = |replacement: &Replacement| {
-            let bytes = replacement.from.len();
+            let from = text(&replacement.from)?;
+            let bytes = from.constant().map_or(1, str::len);
             if bytes == 0 || bytes > FROM_BYTES_MAX {
                 let allowed = format!("allowed 1 to {FROM_BYTES_MAX}");
                 return Err(place.fault(format!("got a text of {bytes} bytes to replace, {allowed}")));
             }
-            let from = replacement.from.to_ascii_lowercase().into_bytes();
-            Ok(ReplacementRule { from, to: text(replacement)?, is_once: replacement.is_once })
+            Ok(ReplacementRule { from, to: text(&replacement.to)?, is_once: replacement.is_once })
         };
         let rules = plan.iter().map(rule).collect::<Result<Vec<_>, _>>()?;
         let types = if types.is_empty() { vec![REPLACED_TYPE.to_owned()] } else { types.to_vec() };
         Ok((!rules.is_empty()).then_some(Replacements { rules, types }))
     }
 
-    /// What takes the place of each text, for a request.
-    pub(crate) fn rendered(&self, view: &View<'_>) -> Vec<Vec<u8>> {
+    /// The texts for a request, without those that are empty or too long for it.
+    pub(crate) fn rendered(&self, view: &View<'_>) -> Vec<RenderedReplacement> {
         let one = |rule: &ReplacementRule| {
-            let mut to = Vec::new();
+            let (mut from, mut to) = (Vec::new(), Vec::new());
+            rule.from.render(view, Paths::Decoded, &mut from);
             rule.to.render(view, Paths::Decoded, &mut to);
-            to
+            from.make_ascii_lowercase();
+            let is_possible = (1..=FROM_BYTES_MAX).contains(&from.len());
+            is_possible.then_some(RenderedReplacement { from, to, is_once: rule.is_once })
         };
-        self.rules.iter().map(one).collect()
+        self.rules.iter().filter_map(one).collect()
     }
 
     /// Whether a text uses captures of the route.
     pub(crate) fn uses_captures(&self) -> bool {
-        self.rules.iter().any(|rule| rule.to.uses_captures())
+        self.rules.iter().any(|rule| rule.from.uses_captures() || rule.to.uses_captures())
     }
 
     /// Changes a response whose type is one of these and that is not encoded. Returns whether it did. A file that is sent from disk
     /// stays as it is.
-    pub(crate) fn apply(&self, texts: &[Vec<u8>], response: &mut Response) -> bool {
-        if !self.fits(response) {
+    pub(crate) fn apply(&self, texts: &[RenderedReplacement], response: &mut Response) -> bool {
+        if texts.is_empty() || !self.fits(response) {
             return false;
         }
-        let rules = self.rules.iter().zip(texts);
-        let mut replacer = Replacer::new(rules.map(|(rule, to)| SoughtText {
-            from: rule.from.clone(),
-            to: to.clone(),
-            is_once: rule.is_once,
-        }));
+        let mut replacer = Replacer::new(texts.to_vec());
         match response.body_bytes() {
             Some([]) => return false,
             Some(bytes) => {
@@ -140,16 +146,10 @@ pub(crate) fn is_of_type(kind: &[u8], wanted: &str) -> bool {
         })
 }
 
-/// A text that is still looked for.
-struct SoughtText {
-    from: Vec<u8>,
-    to: Vec<u8>,
-    is_once: bool,
-}
-
 /// Replaces texts in one body.
 struct Replacer {
-    pending: Vec<SoughtText>,
+    /// What is still looked for.
+    pending: Vec<RenderedReplacement>,
     /// The bytes that a text begins with.
     starts: [bool; 256],
     longest: usize,
@@ -157,9 +157,8 @@ struct Replacer {
 }
 
 impl Replacer {
-    fn new(pending: impl Iterator<Item = SoughtText>) -> Replacer {
-        let mut replacer =
-            Replacer { pending: pending.collect(), starts: [false; 256], longest: 0, held: Vec::new() };
+    fn new(pending: Vec<RenderedReplacement>) -> Replacer {
+        let mut replacer = Replacer { pending, starts: [false; 256], longest: 0, held: Vec::new() };
         replacer.look();
         replacer
     }
@@ -211,7 +210,7 @@ impl Replacer {
 
     /// The longest text that is here.
     fn found(&self, rest: &[u8]) -> Option<usize> {
-        let is_here = |pending: &SoughtText| {
+        let is_here = |pending: &RenderedReplacement| {
             rest.get(..pending.from.len()).is_some_and(|this| this.eq_ignore_ascii_case(&pending.from))
         };
         let here = self.pending.iter().enumerate().filter(|(_, pending)| is_here(pending));
@@ -238,11 +237,12 @@ mod tests {
     use super::*;
 
     fn replacer(rules: &[(&str, &str, bool)]) -> Replacer {
-        Replacer::new(rules.iter().map(|(from, to, is_once)| SoughtText {
+        let rule = |(from, to, is_once): &(&str, &str, bool)| RenderedReplacement {
             from: from.to_ascii_lowercase().into_bytes(),
             to: to.as_bytes().to_vec(),
             is_once: *is_once,
-        }))
+        };
+        Replacer::new(rules.iter().map(rule).collect())
     }
 
     /// All ways to cut a body into two pieces give the same.
@@ -278,9 +278,9 @@ mod tests {
 
     #[test]
     fn only_texts_of_the_types_are_changed() {
-        let text = |to: &Replacement| Text::new(&to.to, None, Default::default(), Place::Plan);
-        let plan =
-            [Replacement { from: "foo".to_owned(), to: crate::plan::Template::text("bar"), is_once: false }];
+        let text = |text: &Template| Text::new(text, None, Default::default(), Place::Plan);
+        let plan = [Replacement { from: Template::text("foo"), to: Template::text("bar"), is_once: false }];
+        let texts = [RenderedReplacement { from: b"foo".to_vec(), to: b"bar".to_vec(), is_once: false }];
         let all = Replacements::new(&plan, &["text/html".to_owned()], text, Place::Plan).unwrap().unwrap();
         for (kind, encoding, status, expected) in [
             ("text/html; charset=utf-8", "", 200, "a bar"),
@@ -295,14 +295,14 @@ mod tests {
                 response.header("Content-Encoding", encoding);
             }
             response.buffer().extend_from_slice(b"a foo");
-            let is_changed = all.apply(&[b"bar".to_vec()], &mut response);
+            let is_changed = all.apply(&texts, &mut response);
             assert_eq!(response.body_bytes(), Some(expected.as_bytes()), "{kind} {encoding} {status}");
             assert_eq!(
                 (is_changed, response.field("etag").is_none()),
                 (expected == "a bar", expected == "a bar")
             );
         }
-        let wrong = [Replacement { from: String::new(), ..plan[0].clone() }];
+        let wrong = [Replacement { from: Template::default(), ..plan[0].clone() }];
         assert!(Replacements::new(&wrong, &[], text, Place::Plan).is_err());
     }
 }

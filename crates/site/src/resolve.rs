@@ -11,6 +11,7 @@ use flatout_wire::{Head, Method, Status};
 use super::choice::RouteChoice;
 use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite};
 use super::facts::{Noted, Uses};
+use super::limit_status::LimitStatuses;
 use super::plan::PathPolicy;
 use super::readings;
 use super::render::{Captures, View, write_target};
@@ -258,6 +259,7 @@ impl Compiled {
         View {
             user: &identity.user,
             auth_fields: &identity.auth_fields,
+            limits: identity.limits,
             ..self.choice_view(head, resolution, &origin, &identity.noted)
         }
     }
@@ -279,6 +281,7 @@ impl Compiled {
             listener: (resolution.listener, &self.ports),
             user: b"",
             auth_fields: &[],
+            limits: LimitStatuses::default(),
             body: b"",
             certificate: origin.identity.certificate.as_ref(),
             captured: &resolution.captured,

@@ -282,6 +282,7 @@ mod tests {
             listener: (0, &[]),
             user: b"",
             auth_fields: &[],
+            limits: Default::default(),
             body: b"",
             certificate: None,
             captured: &Captures::default(),

@@ -12,6 +12,7 @@ use super::compiled::{Block, CompiledRoute, Guards};
 use super::concurrency::Permit;
 use super::facts::{Noted, Uses};
 use super::finish::{Finishers, Needs};
+use super::limit_status::{LimitStatus, LimitStatuses};
 use super::rate::PaceDelay;
 use super::render::View;
 use super::reroute::Rerouted;
@@ -160,6 +161,8 @@ pub(crate) struct Identity {
     pub(crate) auth_fields: Vec<(String, Vec<u8>)>,
     /// The client's certificate.
     pub(crate) certificate: Option<PeerCertificate>,
+    /// What limits have decided.
+    pub(crate) limits: LimitStatuses,
 }
 
 impl SiteWorker {
@@ -173,9 +176,7 @@ impl SiteWorker {
         let mut context = RequestContext::new(self, request, progress, response);
         let refusal = match context.progress.refusal.take() {
             // Without a right password the auth service may still allow it.
-            Some(Refusal::Password(_))
-                if context.guards.satisfies_any && context.guards.authority.is_some() =>
-            {
+            Some(Refusal::Password(_)) if context.guards.satisfies_any && context.guards.has_authority() => {
                 None
             }
             refusal => refusal,
@@ -389,7 +390,8 @@ impl Progress {
     }
 
     /// Stores a permit that the request waited for.
-    pub(crate) fn enter(&mut self, permit: Permit) {
+    pub(crate) fn enter(&mut self, permit: Permit, status: LimitStatus) {
         self.needs.permits.push(permit);
+        self.identity.limits.concurrency.add(status);
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::compiled::Authority;
 use super::concurrency::{Gate, Permit};
 use super::fields::push_line;
+use super::limit_status::LimitStatus;
 use super::rate::PaceDelay;
 use super::steps::{Progress, Refusal};
 use super::worker::SiteWorker;
@@ -107,8 +108,11 @@ impl Event {
             Event::Response(response) => progress.made = Some(Box::new(response.await)),
             Event::Pace(waits) => tokio::time::sleep(waits.time).await,
             Event::Permit(permit, gate) => match tokio::time::timeout(gate.queue_time_max, permit).await {
-                Ok(Ok(permit)) => progress.enter(permit),
-                Ok(Err(_)) | Err(_) => progress.refusal = Some(Refusal::Busy(gate.status)),
+                Ok(Ok(permit)) => progress.enter(permit, LimitStatus::Passed),
+                Ok(Err(_)) | Err(_) => {
+                    progress.identity.limits.concurrency.add(LimitStatus::Rejected);
+                    progress.refusal = Some(Refusal::Busy(gate.status));
+                }
             },
         }
     }

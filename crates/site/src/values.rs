@@ -17,7 +17,7 @@ use flatout_wire::{Head, Version};
 use super::crawlers::verification;
 use super::facts::TlsNoted;
 use super::hosts::name_of;
-use super::plan::{OfAnnounced, OfCertificate, Variable};
+use super::plan::{OfAnnounced, OfCertificate, OfLimits, Variable};
 use super::render::{Paths, View};
 
 impl View<'_> {
@@ -86,6 +86,8 @@ impl View<'_> {
                 let found = self.auth_fields.iter().find(|(this, _)| this.eq_ignore_ascii_case(name));
                 found.map_or(b"", |(_, value)| value)
             }
+            Variable::Limit(OfLimits::Rates) => self.limits.rates.name().as_bytes(),
+            Variable::Limit(OfLimits::Concurrency) => self.limits.concurrency.name().as_bytes(),
             Variable::Capture(at) => self.captured.group(*at),
             Variable::Protocol => protocol(head),
             Variable::Https => {

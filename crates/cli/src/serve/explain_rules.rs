@@ -49,7 +49,7 @@ pub(super) fn of_guards(lines: &mut Lines, plan: &Plan, rules: &Rules) {
                 used.status,
                 used.delay.map_or_else(String::new, |at_once| format!(
                     "; requests of the burst after the first {at_once} wait"
-                )),
+                )) + dry_run(used.is_dry_run),
             ),
         );
     }
@@ -69,24 +69,36 @@ pub(super) fn of_guards(lines: &mut Lines, plan: &Plan, rules: &Rules) {
         let target = format::template(plan, &auth.target);
         lines.line("authority", format!("{upstream}; asked for {target}, a 2xx allows the request"));
     }
+    if let Some(to) = &rules.auth_route {
+        let to = match to {
+            Reroute::Named(name) => name.clone(),
+            Reroute::Path(path) => format::template(plan, path),
+        };
+        lines.line("authority", format!("the route of {to}; a 2xx allows the request"));
+    }
     if let Some(bytes) = rules.body.bytes_max {
         lines.line("body", format!("at most {bytes} bytes; larger ones get 413"));
     }
-    for at in &rules.concurrency {
-        let Some(limit) = plan.concurrency.get(*at) else { continue };
+    for used in &rules.concurrency {
+        let Some(limit) = plan.concurrency.get(used.limit) else { continue };
         lines.line(
             "at once",
             format!(
-                "{} for {}, {} more wait up to {} ({})",
+                "{} for {}, {} more wait up to {} ({}){}",
                 limit.requests_max,
                 format::limited(plan, &limit.key),
                 limit.queue_max,
                 format::time(limit.queue_time_max),
-                limit.name
+                limit.name,
+                dry_run(used.is_dry_run)
             ),
         );
     }
     of_fields(lines, plan, "request", &rules.request_fields);
+}
+
+fn dry_run(is_dry_run: bool) -> &'static str {
+    if is_dry_run { "; a dry run: none is refused" } else { "" }
 }
 
 /// What happens to the response.
@@ -124,7 +136,10 @@ pub(super) fn of_response(lines: &mut Lines, plan: &Plan, rules: &Rules) {
         let preload = if hsts.preload { ", preload" } else { "" };
         lines.line("HSTS", format!("HTTPS only for {}{subdomains}{preload}", format::time(hsts.max_age)));
     }
-    match &rules.compress {
+    if rules.compress.as_ref().is_some_and(|compress| compress.decodes) {
+        lines.line("decode", "gzip for clients that do not accept it");
+    }
+    match rules.compress.as_ref().filter(|compress| !compress.levels.is_empty()) {
         Some(compress) => {
             let levels: Vec<String> = compress
                 .levels

@@ -80,7 +80,7 @@ impl ServeOptions {
         {
             return Ok(None);
         }
-        if route.rules.basic_auth.is_some() || route.rules.forward_auth.is_some() {
+        if route.rules.has_authentication() {
             let message = "prerender: a route with basic-auth or forward-auth has no pages for everybody; add `prerender off` to it";
             return Err(message.to_owned());
         }

@@ -251,7 +251,8 @@ impl Sites {
             cached.rules.valid.extend(Rules::fresh(time).valid);
             cached
         });
-        route.rules.compress = Some(options.compress).filter(|compress| !compress.levels.is_empty());
+        route.rules.compress =
+            Some(options.compress).filter(|compress| !compress.levels.is_empty() || compress.decodes);
         if let (Some(root), false) = (options.try_files, matches!(route.action, Action::Files(_))) {
             route.try_files = Some(self.folder(files::Plan { root, ..options.files }));
         }

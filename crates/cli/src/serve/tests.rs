@@ -192,7 +192,7 @@ fn defaults_match_the_help() {
         "everyone",
         "none",
         "all",
-        "strict for files, forward for proxied routes",
+        "strict for files and channels, otherwise forward",
         "the server's",
         "the CA's",
         "on with domain, else off",

@@ -213,12 +213,12 @@ impl AccessData {
 
 impl RateUseData {
     fn of(it: &RateUse, names: Names<'_>) -> Option<RateUseData> {
-        let rate = names.rate(it.rate)?.to_owned();
+        let rate = names.rate(it.rate).filter(|_| !it.is_dry_run)?.to_owned();
         Some(RateUseData { rate, burst: it.burst, delay: it.delay, status: it.status, fields: it.fields })
     }
 
     fn rate_use(&self, indices: &Indices) -> Result<RateUse, String> {
         let RateUseData { burst, delay, status, fields, .. } = *self;
-        Ok(RateUse { rate: indices.rate(&self.rate)?, burst, delay, status, fields })
+        Ok(RateUse { rate: indices.rate(&self.rate)?, burst, delay, status, fields, is_dry_run: false })
     }
 }

@@ -216,7 +216,7 @@ impl IngressRate {
             rates.push(Rate { name, key, requests, window, keys_max: RATE_KEYS_MAX });
             rates.len() - 1
         });
-        RateUse { rate: at, burst: self.burst, delay: None, status: 503, fields: false }
+        RateUse { rate: at, burst: self.burst, delay: None, status: 503, fields: false, is_dry_run: false }
     }
 }
 

@@ -229,7 +229,14 @@ fn limits_of(policy: &ObjectKey, spec: &LimitSpec, rates: &mut Vec<Rate>) -> Res
             keys_max: CLIENTS_MAX,
         });
         let rate = rates.len() - 1;
-        limits.rate = Some(RateUse { rate, burst: requests.burst, delay: None, status: 429, fields: true });
+        limits.rate = Some(RateUse {
+            rate,
+            burst: requests.burst,
+            delay: None,
+            status: 429,
+            fields: true,
+            is_dry_run: false,
+        });
     }
     Ok(limits)
 }

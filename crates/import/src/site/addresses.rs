@@ -107,11 +107,12 @@ impl Addresses {
         self.at(server).iter().any(|address| address.is_secure)
     }
 
-    /// The places of the default servers of a server's addresses.
+    /// The places of the default servers of a server's addresses with TLS.
     pub(super) fn defaults_of(&self, server: usize) -> Vec<usize> {
         let here = self.at(server);
         let is_default = |other: &usize| {
-            self.at(*other).iter().any(|it| it.is_default && here.iter().any(|own| own.text == it.text))
+            let mut secure = self.at(*other).iter().filter(|it| it.is_default && it.is_secure);
+            secure.any(|it| here.iter().any(|own| own.text == it.text))
         };
         (0..self.servers.len()).filter(is_default).collect()
     }

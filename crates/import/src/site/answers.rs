@@ -26,7 +26,6 @@ impl<'d> Import<'d> {
         named: &[&'d Directive],
         lines: &mut Lines,
     ) {
-        let own = |name: &str| chain.own().iter().find(|directive| directive.name == name);
         if let Some(why) = self.closed_by(chain) {
             return self.close(&why, lines);
         }
@@ -44,32 +43,32 @@ impl<'d> Import<'d> {
             Some(status @ (401 | 403)) => return lines.setting(format!("respond {status}")),
             Some(_) => return lines.setting("respond 500".to_owned()),
         }
-        if let Some(directive) = own("stub_status") {
+        if let Some(directive) = chain.find_own("stub_status") {
             self.fates.carried(directive);
             return lines.setting("stub-status".to_owned());
         }
-        if let Some(directive) = own("proxy_pass").or_else(|| own("grpc_pass")) {
+        if let Some(directive) = chain.find_own("proxy_pass").or_else(|| chain.find_own("grpc_pass")) {
             match self.proxy(directive, chain, path, lines) {
                 Ok(()) => self.fates.carried(directive),
                 Err(why) => self.lose(directive, &why, lines),
             }
             return;
         }
-        if let Some(directive) = own("fastcgi_pass") {
+        if let Some(directive) = chain.find_own("fastcgi_pass") {
             match self.fastcgi(directive, chain, path, lines) {
                 Ok(()) => self.fates.carried(directive),
                 Err(why) => self.lose(directive, &why, lines),
             }
             return;
         }
-        if let Some(directive) = own("uwsgi_pass").or_else(|| own("scgi_pass")) {
+        if let Some(directive) = chain.find_own("uwsgi_pass").or_else(|| chain.find_own("scgi_pass")) {
             match self.application(directive, chain, lines) {
                 Ok(()) => self.fates.carried(directive),
                 Err(why) => self.lose(directive, &why, lines),
             }
             return;
         }
-        if let Some(alias) = own("alias") {
+        if let Some(alias) = chain.find_own("alias") {
             return self.alias(alias, path, chain, lines);
         }
         if let Some(outer) = outer_alias(chain) {
@@ -89,7 +88,7 @@ impl<'d> Import<'d> {
             return self.root_of_request(root, chain, path, lines);
         }
         self.fates.carried(root);
-        match own("try_files") {
+        match chain.find_own("try_files") {
             Some(tried) => self.try_files(tried, root.word(0), chain, path, named, lines),
             None => self.files(root.word(0), Missing::NotFound, chain, path, lines),
         }
@@ -186,7 +185,7 @@ impl<'d> Import<'d> {
     /// The path that requests for folders continue with: the `index` of this block alone, if it is a path or has variables. nginx
     /// chooses a location for it; one in the folder must be a file, for which the second text is the test.
     pub(super) fn folder_path(&self, chain: &Chain<'d>) -> Option<(String, Option<String>)> {
-        let index = chain.own().iter().find(|directive| directive.name == "index")?;
+        let index = chain.find_own("index")?;
         let [name] = index.texts()[..] else { return None };
         let is_path = name.contains('$') || name.starts_with('/');
         let is_other = has_below(chain.own(), &["index", "root", "alias", "try_files"])
@@ -201,7 +200,7 @@ impl<'d> Import<'d> {
         if name.starts_with('/') {
             return Some((name.to_owned(), None));
         }
-        let own = chain.own().iter().find(|directive| directive.name == "alias");
+        let own = chain.find_own("alias");
         let folder = own.or_else(|| chain.find("root"))?.word(0);
         if folder.contains('$') {
             return None;
@@ -336,8 +335,7 @@ impl<'d> Import<'d> {
         if let Some(why) = self.unserved(last, chain) {
             return self.files(root, Missing::Closed(why), chain, path, lines);
         }
-        if let Some(unknown) = values::unknown_variable(last, &self.maps) {
-            let why = format!("the variable ${unknown} is not supported");
+        if let Some(why) = self.unsupported(last) {
             self.leave(tried, &why, lines);
             return self.files(root, Missing::Closed(format!("try_files {last}")), chain, path, lines);
         }

@@ -2,11 +2,11 @@
 
 use crate::nginx::Directive;
 
+use super::Import;
 use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, text, value};
 use super::pattern::{self, Pattern};
-use super::{Import, values};
 
 /// Attributes of cookies that can be added.
 const FLAGS: [&str; 5] = ["secure", "httponly", "samesite=strict", "samesite=lax", "samesite=none"];
@@ -78,10 +78,7 @@ impl<'d> Import<'d> {
     /// Why it cannot be converted.
     fn looked_for(&self, given: &str, in_cookies: bool) -> Result<String, String> {
         let Some(pattern) = given.strip_prefix('~') else {
-            return match values::unknown_variable(given, &self.maps) {
-                Some(unknown) => Err(format!("the variable ${unknown} is not supported")),
-                None => Ok(text(given)),
-            };
+            return self.unsupported(given).map_or_else(|| Ok(text(given)), Err);
         };
         // In names and domains of cookies, nginx always ignores case.
         let usual = if in_cookies { "~*" } else { "~" };
@@ -117,16 +114,13 @@ impl<'d> Import<'d> {
                 return self.fates.carried(directive);
             }
         }
-        let unknown = values::unknown_variable(to, &self.maps);
-        match (self.looked_for(from, setting == "proxy-cookie-domain"), unknown) {
+        let unsupported = self.unsupported(to);
+        match (self.looked_for(from, setting == "proxy-cookie-domain"), unsupported) {
             (Ok(from), None) => {
                 self.fates.carried(directive);
                 lines.setting(format!("{setting} {from} {}", text(to)));
             }
-            (Ok(_), Some(unknown)) => {
-                self.leave(directive, &format!("the variable ${unknown} is not supported"), lines);
-            }
-            (Err(why), _) => self.leave(directive, &why, lines),
+            (Err(why), _) | (Ok(_), Some(why)) => self.leave(directive, &why, lines),
         }
     }
 }

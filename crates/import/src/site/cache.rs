@@ -75,15 +75,11 @@ impl<'d> Import<'d> {
         if let Some(key) = chain.find(&named("cache_key")) {
             // Slices have keys of their own.
             let whole = key.word(0).replace("$slice_range", "").replace("${slice_range}", "");
-            match values::unknown_variable(&whole, &self.maps) {
+            match self.unsupported(&whole) {
                 None => lines.setting(format!("cache-key {}", text(&whole))),
-                Some(unknown) => self.leave(
-                    key,
-                    &format!(
-                        "the variable ${unknown} is not supported; the key is scheme, host, path and query"
-                    ),
-                    lines,
-                ),
+                Some(why) => {
+                    self.leave(key, &format!("{why}; the key is scheme, host, path and query"), lines)
+                }
             }
         }
         let (bypassed, _) = self.conditions(chain, &named("cache_bypass"), lines);
@@ -168,10 +164,9 @@ impl<'d> Import<'d> {
         let mut is_partial = false;
         for directive in chain.list(&[name]) {
             for given in directive.texts() {
-                match values::unknown_variable(given, &self.maps) {
+                match self.unsupported(given) {
                     None => conditions.push(text(given)),
-                    Some(unknown) => {
-                        let why = format!("the variable ${unknown} is not supported");
+                    Some(why) => {
                         self.leave(directive, &why, lines);
                         is_partial = true;
                     }

@@ -68,6 +68,11 @@ impl<'d> Chain<'d> {
         self.levels.first().copied().unwrap_or_default()
     }
 
+    /// The first directive of this name in the block itself.
+    pub(super) fn find_own(&self, name: &str) -> Option<&'d Directive> {
+        self.own().iter().find(|directive| directive.name == name)
+    }
+
     /// The directives of the block up to its first `break` or `return`, which is the last one: of those behind it, nginx runs no
     /// `rewrite`, `if`, `set`, `break` and `return`.
     pub(super) fn until_end(&self) -> &'d [Directive] {

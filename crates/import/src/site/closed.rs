@@ -93,7 +93,7 @@ const OF_URL: [&str; 13] = [
 ];
 
 /// Directives without which a nested location serves the same files.
-const COSMETIC: [&str; 14] = [
+pub(super) const COSMETIC: [&str; 14] = [
     "expires",
     "limit_rate",
     "limit_rate_after",
@@ -223,7 +223,7 @@ impl<'d> Import<'d> {
         }
         match chain.find("auth_request").filter(|directive| directive.word(0) != "off") {
             Some(directive) if self.constant_auth(directive, chain).is_some() => None,
-            Some(directive) => self.auth_target(directive, chain).err().map(|why| because(directive, why)),
+            Some(directive) => self.auth_target(directive, chain).err().map(|why| because(directive, &why)),
             None => None,
         }
     }
@@ -243,8 +243,7 @@ impl<'d> Import<'d> {
                 return None;
             }
             // The file of this name is not tried.
-            let tried =
-                inner.own().iter().find(|directive| directive.name == "try_files").map(Directive::texts);
+            let tried = inner.find_own("try_files").map(Directive::texts);
             if let Some([first @ .., last]) = tried.as_deref()
                 && !first.iter().any(|text| text.starts_with("$uri"))
                 && self.is_route(last)

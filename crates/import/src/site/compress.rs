@@ -22,6 +22,10 @@ const NAMES: [&str; 8] = [
 impl<'d> Import<'d> {
     /// Writes the compression settings of a block, if it has any.
     pub(super) fn compression(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        if let Some(gunzip) = chain.find_in_route("gunzip") {
+            self.fates.carried(gunzip);
+            lines.setting(format!("decode {}", if gunzip.word(0) == "on" { "on" } else { "off" }));
+        }
         let own: Vec<&Directive> = chain
             .of_route()
             .iter()

@@ -130,6 +130,15 @@ fn conditions_variables_and_tables() {
             "route \"/a\" match=starts-with { | respond 403 | }",
         ),
         (
+            "root /r; set $args x=$arg_y; if ($arg_z) { set $args \"\"; }",
+            "rewrite \"^\" \"$uri?x=$arg_y?\" | when \"!($arg_z in ['', '0'])\" { | rewrite \"^\" \"$uri?\" | } | files \"/r\"",
+        ),
+        (
+            "root /r; location /a { auth_request /maybe; } location = /maybe { internal; if ($arg_k = a) { return 204; } return 401; }",
+            "route \"/a\" match=starts-with { | forward-auth \"/maybe\" | files \"/r\" | } | \
+             route \"/maybe\" match=exact entry=internal { | when \"$arg_k == 'a'\" { | respond 204 | } | respond 401 | }",
+        ),
+        (
             "root /r; location /a { auth_request /yes; } location = /yes { return 204; }",
             "route \"/a\" match=starts-with { | files \"/r\" | }",
         ),

@@ -186,7 +186,7 @@ impl<'d> Import<'d> {
             false => values::unknown_variable(text, &self.maps).map(str::to_owned),
         };
         if let Some(unknown) = unknown_in(source) {
-            return Err(format!("the variable ${unknown} is not supported"));
+            return Err(values::unsupported(&unknown));
         }
         let has_hostnames = map.inner().iter().any(|case| case.name == "hostnames");
         let mut lines = Lines::default();
@@ -195,7 +195,7 @@ impl<'d> Import<'d> {
             let (key, to) = (case.name.as_str(), case.word(0).replace("$binary_remote_addr", "$remote_addr"));
             let to = to.as_str();
             if let Some(unknown) = unknown_in(to) {
-                return Err(format!("the variable ${unknown} is not supported"));
+                return Err(values::unsupported(&unknown));
             }
             let is_wildcard = key.starts_with("*.") || key.ends_with(".*");
             match key {
@@ -251,7 +251,7 @@ fn of_request(text: &str) -> Option<&str> {
 fn shares(split: &Directive, maps: &[String]) -> Result<(String, String, Lines), String> {
     let (source, name) = (split.word(0), split.word(1).trim_start_matches('$'));
     if let Some(unknown) = values::unknown_variable(source, maps) {
-        return Err(format!("the variable ${unknown} is not supported"));
+        return Err(values::unsupported(unknown));
     }
     let mut lines = Lines::default();
     for case in split.inner() {

@@ -51,8 +51,7 @@ impl<'d> Import<'d> {
             _ => return self.leave(directive, "its value is not understood", lines),
         };
         if let Some(unknown) = self.unknown_in_response(word) {
-            let why = format!("the variable ${unknown} is not supported");
-            return self.leave(directive, &why, lines);
+            return self.leave(directive, &values::unsupported(unknown), lines);
         }
         self.fates.carried(directive);
         lines.setting(format!("expires {}{from}", text(word)));

@@ -214,14 +214,12 @@ impl<'d> Import<'d> {
                 self.fates.carried(param);
                 params.constants.push((name.to_owned(), given.to_owned()));
             }
-            (_, true) => match values::unknown_variable(given, &self.maps) {
+            (_, true) => match self.unsupported(given) {
                 None => {
                     self.fates.carried(param);
                     lines.setting(format!("request-param {} {}", text(name), text(given)));
                 }
-                Some(unknown) => {
-                    self.leave(param, &format!("the variable ${unknown} is not supported"), lines);
-                }
+                Some(why) => self.leave(param, &why, lines),
             },
         }
     }

@@ -38,7 +38,7 @@ pub(super) fn path_of_test(path: &str, chain: &Chain<'_>) -> Option<String> {
 }
 
 /// The literals and variables of a text, as an expression writes them.
-fn pieces(text: &str) -> Option<Vec<String>> {
+pub(super) fn pieces(text: &str) -> Option<Vec<String>> {
     let mut pieces = Vec::new();
     let mut rest = text;
     for name in values::variables(text) {

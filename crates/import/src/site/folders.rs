@@ -25,7 +25,7 @@ impl<'d> Import<'d> {
         path: Option<&Path>,
         lines: &mut Lines,
     ) {
-        let tried = chain.own().iter().find(|directive| directive.name == "try_files");
+        let tried = chain.find_own("try_files");
         let is_usual = |text: &&str| ["$uri", "$uri/", "=404"].contains(text);
         let found = self.folder_of_request(root, lines).and_then(|(folder, below)| {
             if tried.is_some_and(|tried| !tried.texts().iter().all(is_usual)) {

@@ -79,10 +79,16 @@ impl<'d> Import<'d> {
 
     /// A `set`, if its variable and its value exist here.
     pub(super) fn set_line(&self, directive: &Directive) -> Option<String> {
-        let name = directive.word(0).trim_start_matches('$');
-        let is_known = values::unknown_variable(directive.word(1), &self.maps).is_none();
+        let (name, to) = (directive.word(0).trim_start_matches('$'), directive.word(1));
+        if name == "args" {
+            // The path stays, with another query.
+            let query = if to.is_empty() { String::new() } else { format!("?{to}") };
+            let is_possible = self.no_path(to).is_none() && !has_group(to) && !to.contains('?');
+            return is_possible.then(|| format!("rewrite \"^\" {}", text(&format!("$uri{query}?"))));
+        }
+        let is_known = values::unknown_variable(to, &self.maps).is_none();
         let exists = self.set_names.iter().any(|known| known == name);
-        (is_known && exists).then(|| format!("set {} {}", value(name), text(directive.word(1))))
+        (is_known && exists).then(|| format!("set {} {}", value(name), text(to)))
     }
 
     /// `add_header` in an `if` replaces those around it.

@@ -121,6 +121,20 @@ fn certificates_of_clients_are_required_as_in_nginx() {
     let result =
         imported(&format!("http {{ {first} {} }}", server("b", "ssl_verify_client on; ssl_crl /m;")));
     assert_eq!(result.text.matches("    tls-client-ca \"/a\"\n").count(), 2, "{}", result.text);
+    // Two addresses whose default servers have different CAs.
+    let first = format!("{pair} ssl_verify_client on; ssl_client_certificate /a;");
+    let second = |ca: &str| {
+        format!(
+            "server {{ listen 444 ssl; {pair} ssl_verify_client on; ssl_client_certificate {ca}; return 204; }}"
+        )
+    };
+    for (ca, expected) in [("/a", 3), ("/b", 1)] {
+        let other = server("c", "listen 444 ssl; listen 80; ssl_verify_client on;");
+        let servers = format!("{} {} {other}", server("a", &first), second(ca));
+        let text = imported(&format!("http {{ server {{ listen 80; return 204; }} {servers} }}")).text;
+        assert_eq!(text.matches("    tls-client-ca \"/a\"\n").count(), expected, "{ca}: {text}");
+        assert_eq!(text.contains("tls refuse"), expected == 1, "{ca}: {text}");
+    }
     // A list of revoked certificates has no effect where none is verified.
     let unverified = format!("{pair} ssl_verify_client optional_no_ca; ssl_crl /l;");
     let result = imported(&format!("http {{ {} }}", server("a", &unverified)));

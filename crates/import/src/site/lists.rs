@@ -6,6 +6,7 @@ use crate::nginx::Directive;
 
 use super::chain::{Chain, has_below};
 use super::out::{Lines, value};
+use super::values::unsupported;
 use super::{Import, values};
 
 /// A zone of `limit_req_zone` or `limit_conn_zone`.
@@ -17,9 +18,6 @@ pub(super) struct Zone {
     /// The numbers of concurrent requests that it was used with so far, with the statuses of refusals.
     counts: Vec<(u32, String)>,
 }
-
-/// Why a limit is not written that only counts.
-const DRY_RUN: &str = "it is a dry run, which refuses nothing";
 
 /// Variables that no request is without.
 const ALWAYS_THERE: [&str; 8] = [
@@ -110,7 +108,7 @@ impl<'d> Import<'d> {
     /// Why a text cannot be the value of a field of responses.
     fn check_field_value(&self, text: &str) -> Result<(), String> {
         if let Some(unknown) = self.unknown_in_response(text) {
-            return Err(format!("the variable ${unknown} is not supported"));
+            return Err(unsupported(unknown));
         }
         match text.chars().any(char::is_control) {
             true => Err("its value has control characters".to_owned()),
@@ -154,20 +152,14 @@ impl<'d> Import<'d> {
 
     fn sub_filter(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
         let (from, to) = (directive.word(0), directive.word(1));
-        if from.contains('$') {
-            return Err("variables are not supported in what is replaced".to_owned());
-        }
-        if let Some(unknown) = values::unknown_variable(to, &self.maps) {
-            return Err(format!("the variable ${unknown} is not supported"));
+        if let Some(why) = self.unsupported(from).or_else(|| self.unsupported(to)) {
+            return Err(why);
         }
         let once = if chain.word("sub_filter_once") == "off" { " once=off" } else { "" };
         Ok(Some(format!("replace-text {} {}{once}", super::out::text(from), super::out::text(to))))
     }
 
     fn limit_req(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
-        if chain.is_on("limit_req_dry_run") {
-            return Err(DRY_RUN.to_owned());
-        }
         let find = |key: &str| directive.texts().into_iter().find_map(|text| text.strip_prefix(key));
         let zone = find("zone=").unwrap_or_default();
         let known = self
@@ -185,9 +177,10 @@ impl<'d> Import<'d> {
         };
         let status = chain.find("limit_req_status").map_or("503", |status| status.word(0));
         Ok(Some(format!(
-            "rate-limit \"{rate}\"{burst}{delay} key={} name={} status={status} fields=off",
+            "rate-limit \"{rate}\"{burst}{delay} key={} name={} status={status} fields=off{}",
             value(&known.key),
-            value(&known.name)
+            value(&known.name),
+            dry_run(directive, chain)
         )))
     }
 
@@ -216,12 +209,8 @@ impl<'d> Import<'d> {
         chain: &Chain<'d>,
         lines: &mut Lines,
     ) -> Result<Option<String>, String> {
-        if chain.is_on("limit_conn_dry_run") {
-            return Err(DRY_RUN.to_owned());
-        }
         let (zone, count) = (directive.word(0), directive.word(1));
-        let status =
-            Some(chain.word("limit_conn_status")).filter(|status| !status.is_empty()).unwrap_or("503");
+        let status = chain.find("limit_conn_status").map_or("503", |status| status.word(0));
         let known = self.zones.iter_mut().find(|known| known.name == zone && known.rate.is_none());
         let (Some(known), Ok(count)) = (known, count.parse::<u32>()) else {
             return Err("its zone is not converted".to_owned());
@@ -240,9 +229,10 @@ impl<'d> Import<'d> {
         let status = if first == "503" { String::new() } else { format!(" status={first}") };
         let name = if at == 0 { known.name.clone() } else { format!("{}-{}", known.name, at + 1) };
         Ok(Some(format!(
-            "request-limit {count} key={} name={} queue=0{status}",
+            "request-limit {count} key={} name={} queue=0{status}{}",
             value(&known.key),
-            value(&name)
+            value(&name),
+            dry_run(directive, chain)
         )))
     }
 
@@ -325,8 +315,8 @@ impl<'d> Import<'d> {
         if chain.levels().len() < 3 {
             return Err("a URL is possible in servers and locations".to_owned());
         }
-        if let Some(unknown) = values::unknown_variable(page, &self.maps) {
-            return Err(format!("the variable ${unknown} is not supported"));
+        if let Some(why) = self.unsupported(page) {
+            return Err(why);
         }
         let status = status.map_or("302", |status| status.trim_start_matches('='));
         let status = if ["301", "302", "303", "307", "308"].contains(&status) { status } else { "302" };
@@ -408,6 +398,11 @@ fn of_upstreams(chain: &Chain<'_>) -> &'static str {
         true => " upstream=on",
         false => "",
     }
+}
+
+/// The option of a limit that only counts.
+fn dry_run(limit: &Directive, chain: &Chain<'_>) -> &'static str {
+    if chain.is_on(&format!("{}_dry_run", limit.name)) { " dry-run=on" } else { "" }
 }
 
 fn check_statuses(codes: &[&str]) -> Result<(), String> {

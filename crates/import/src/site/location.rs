@@ -356,8 +356,12 @@ impl<'d> Import<'d> {
         self.fates.carried(location);
         // Not reachable from outside; inner locations inherit this.
         let is_internal = chain.find_in_route("internal").is_some();
-        let is_page = path.exact().or(path.prefix()).is_some_and(|uri| is_error_page(uri, chain.server()));
-        if is_internal && !is_page && !may_be_sent_to(path, chain.server()) {
+        let uri = path.exact().or(path.prefix());
+        let is_page = uri.is_some_and(|uri| is_error_page(uri, chain.server()));
+        // One without an upstream decides by itself.
+        let is_decider = !location.inner().iter().any(|it| it.name.ends_with("_pass"))
+            && uri.is_some_and(|uri| is_asked(uri, chain.server()));
+        if is_internal && !is_page && !is_decider && !may_be_sent_to(path, chain.server()) {
             let around: Vec<&Chain<'d>> = std::iter::once(&chain).chain(chains.iter().copied()).collect();
             self.lists(&around, &mut lines);
             location.inner().iter().for_each(|directive| self.fates.carried(directive));
@@ -448,24 +452,27 @@ impl<'d> Import<'d> {
 /// The page of `/` if it has a location of its own, as in `location = /index.html { add_header … }`: nginx goes on there. Not where
 /// rules come before it, or where `try_files` sends it elsewhere. Of several names, nginx uses the first file that exists.
 fn front_page(path: &Path, chain: &Chain<'_>) -> Option<(String, Path)> {
-    let names = chain.find("index").map_or_else(|| vec!["index.html"], Directive::texts);
-    let page = format!("/{}", names.first()?);
-    let tried = chain.own().iter().find(|it| it.name == "try_files").map(Directive::texts);
-    let is_last =
-        tried.as_ref().is_some_and(|texts| !texts.contains(&"$uri/") && texts.last() == Some(&page.as_str()));
-    if !is_last && tried.is_some_and(|texts| !texts.contains(&"$uri/")) {
+    let handles = |it: &Directive| it.name.ends_with("_pass") || ["alias", "return"].contains(&&*it.name);
+    if path.prefix() != Some("/")
+        || !chain.word("root").starts_with('/')
+        || has_rules(chain.own())
+        || chain.own().iter().any(handles)
+    {
         return None;
     }
+    let names = chain.find("index").map_or_else(|| vec!["index.html"], Directive::texts);
+    let page = format!("/{}", names.first()?);
     let is_exact = |uri: &str| {
         let mut all = chain.server().iter().filter(|it| it.name == "location");
         all.any(|it| Path::of(it).is_some_and(|path| path.exact() == Some(uri)))
     };
-    let handles = |it: &Directive| it.name.ends_with("_pass") || ["alias", "return"].contains(&&*it.name);
-    let is_plain = !page.contains('$')
-        && chain.word("root").starts_with('/')
-        && !has_rules(chain.own())
-        && !chain.own().iter().any(handles);
-    if path.prefix() != Some("/") || !is_plain || !is_exact(&page) || is_exact("/") {
+    if page.contains('$') || !is_exact(&page) || is_exact("/") {
+        return None;
+    }
+    let tried = chain.find_own("try_files").map(Directive::texts);
+    let elsewhere = tried.filter(|texts| !texts.contains(&"$uri/"));
+    let is_last = elsewhere.as_ref().is_some_and(|texts| texts.last() == Some(&page.as_str()));
+    if elsewhere.is_some() && !is_last {
         return None;
     }
     let front = Path::Exact("/".to_owned());

@@ -1,12 +1,14 @@
 //! `access_log` and `log_format`.
 
 use super::chain::Chain;
+use super::file_tests::pieces;
 use super::out::{Lines, value};
 use super::{Import, values};
 use crate::nginx::Directive;
 
-/// Variables of access logs besides `$http_NAME`, `$arg_NAME` and `$cookie_NAME`.
-pub(crate) const LOG_VARIABLES: [&str; 37] = [
+/// Variables of access logs besides `$http_NAME`, `$arg_NAME` and `$cookie_NAME`. The first ones are known when a request begins.
+pub(crate) const LOG_VARIABLES: [&str; 38] = [
+    "binary_remote_addr",
     "remote_addr",
     "remote_port",
     "remote_user",
@@ -45,6 +47,9 @@ pub(crate) const LOG_VARIABLES: [&str; 37] = [
     "upstream_response_time",
     "upstream_cache_status",
 ];
+
+/// How many of them are known when a request begins.
+const EARLY: usize = 22;
 
 /// Variables with one value for all requests of a server.
 const OF_SERVER: [&str; 3] = ["server_name", "server_port", "server_addr"];
@@ -96,11 +101,31 @@ fn known_variables(format: &str) -> (String, Vec<String>) {
     (known, unknown)
 }
 
+/// The option for how nginx escapes the values of a format, if it is not the usual one: texts that begin with `{` are JSON here.
+fn escaped(format: &str, escape: &str) -> &'static str {
+    match (escape, format.trim_start().starts_with('{')) {
+        ("json", true) | ("default", false) => "",
+        ("json", false) => " escape=json",
+        ("none", _) => " escape=none",
+        _ => " escape=text",
+    }
+}
+
+/// Whether a path has variables that are known when a request begins, and these only in the name of its file.
+fn names_files(path: &str) -> bool {
+    let (folder, _) = path.rsplit_once('/').unwrap_or(("", path));
+    let is_early = |name: &&str| {
+        let is_named = ["http_", "arg_", "cookie_"].iter().any(|prefix| name.starts_with(prefix));
+        is_named || LOG_VARIABLES.iter().take(EARLY).any(|known| known == name)
+    };
+    !path.starts_with("syslog:") && !folder.contains('$') && values::variables(path).iter().all(is_early)
+}
+
 /// Where the lines of a log go; `None` if that is not supported.
 fn log_name(path: &str) -> Option<String> {
     match path {
         "" => None,
-        _ if path.contains('$') => None,
+        _ if path.contains('$') && !names_files(path) => None,
         _ if path.starts_with("syslog:") => system_log(path),
         _ => Some(path.to_owned()),
     }
@@ -149,15 +174,15 @@ impl<'d> Import<'d> {
                     Some(_) => left = Some(*word),
                     None if *word == "gzip" => left = Some(*word),
                     None if *word == "combined" => {}
-                    None => match self.formats.iter().find(|(name, _)| name == word) {
-                        Some((_, format)) => {
+                    None => match self.formats.iter().find(|(name, ..)| name == word) {
+                        Some((_, format, escape)) => {
                             let (format, unknown) =
                                 known_variables(&super::constants::of_server_in(format, chain.server()));
                             if values::variables(&format).is_empty() {
                                 self.leave(directive, "no variable of its format is supported", lines);
                                 continue 'logs;
                             }
-                            text.push_str(&format!(" format={}", value(&format)));
+                            text.push_str(&format!(" format={}{}", value(&format), escaped(&format, escape)));
                             unknown.iter().for_each(|name| {
                                 lines.comment(&format!("not converted: ${name} of the log format {word}"));
                             });
@@ -196,8 +221,9 @@ impl<'d> Import<'d> {
     fn have_logs(&self, http: &Chain<'d>) -> bool {
         let has_own = http.own().iter().any(|server| server.name == "server" && has_log(server.inner()));
         let is_of_server = |log: &Directive| {
-            let mut formats = self.formats.iter().filter(|(name, _)| log.texts().contains(&name.as_str()));
-            formats.any(|(_, format)| values::variables(format).iter().any(|name| OF_SERVER.contains(name)))
+            let mut formats = self.formats.iter().filter(|(name, ..)| log.texts().contains(&name.as_str()));
+            formats
+                .any(|(_, format, _)| values::variables(format).iter().any(|name| OF_SERVER.contains(name)))
         };
         has_own || http.own().iter().any(|log| log.name == "access_log" && is_of_server(log))
     }
@@ -214,14 +240,14 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// The variable of `if=$variable`, if all logs of the block have the same one.
-    fn same_condition<'w>(&self, block: &[Directive], word: &'w str) -> Option<&'w str> {
-        let variable = word.strip_prefix("if=")?;
-        let is_variable = variable.starts_with('$') && values::variables(variable).len() == 1;
-        let is_known = values::unknown_variable(variable, &self.maps).is_none();
+    /// The text of `if=$variable` as an expression, if all logs of the block have the same one.
+    fn same_condition(&self, block: &[Directive], word: &str) -> Option<String> {
+        let text = word.strip_prefix("if=").filter(|text| text.contains('$'))?;
+        let is_known = values::unknown_variable(text, &self.maps).is_none();
         let mut logs = block.iter().filter(|directive| directive.name == "access_log");
         let has_it = |log: &Directive| log.texts().contains(&word);
-        (is_variable && is_known && logs.all(has_it)).then_some(variable)
+        let pieces = pieces(text).filter(|_| is_known && logs.all(has_it))?;
+        Some(if pieces.len() == 1 { pieces.concat() } else { format!("({})", pieces.join(" + ")) })
     }
 
     /// The logs of a location, or of the one around it: its requests are in no others.
@@ -252,8 +278,9 @@ impl<'d> Import<'d> {
         for directive in http.iter().filter(|directive| directive.name == "log_format") {
             let texts = directive.texts();
             let Some((name, rest)) = texts.split_first() else { continue };
-            let text: String = rest.iter().filter(|text| !text.starts_with("escape=")).copied().collect();
-            self.formats.push(((*name).to_owned(), text));
+            let escape = rest.first().and_then(|text| text.strip_prefix("escape="));
+            let text: String = rest.iter().skip(usize::from(escape.is_some())).copied().collect();
+            self.formats.push(((*name).to_owned(), text, escape.unwrap_or("default")));
             self.fates.carried(directive);
         }
     }

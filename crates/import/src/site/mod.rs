@@ -155,8 +155,8 @@ struct Import<'d> {
     zones: Vec<lists::Zone>,
     /// `proxy_cache_path`.
     stores: Vec<cache::Store>,
-    /// `log_format`: names and texts.
-    formats: Vec<(String, String)>,
+    /// `log_format`: names, texts, and how values are escaped.
+    formats: Vec<(String, String, &'d str)>,
     /// Addresses at the top.
     listens: Lines,
     /// Names of maps, and of variables that `set` makes.

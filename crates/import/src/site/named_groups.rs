@@ -1,11 +1,9 @@
 //! Named groups of a location's expression: `$name` becomes `$1`, where no other expression can change what `$1` is. Numbered groups of
 //! a server's name get a name there, and `$1` becomes `$host_1`.
 
-use flatout_expression::structure::dividers;
-
 use crate::nginx::Directive;
 
-use super::pattern::{group_name, group_names};
+use super::pattern::{Group, groups};
 
 /// Directives whose expressions have groups of their own.
 const OTHERS: [&str; 3] = ["rewrite", "if", "location"];
@@ -33,7 +31,7 @@ fn name_host_groups(server: &mut Directive) {
         return;
     }
     let named = with_names(name);
-    let groups = group_names(&named);
+    let groups: Vec<String> = groups(&named).map(|group| group.name.to_owned()).collect();
     let is_replaced: Vec<bool> =
         block.iter_mut().map(|directive| replace_host_groups(directive, &groups)).collect();
     let server_names = block.iter_mut().filter(|directive| directive.name == "server_name");
@@ -45,13 +43,9 @@ fn name_host_groups(server: &mut Directive) {
 /// An expression with a name for each of its groups.
 fn with_names(pattern: &str) -> String {
     let mut named = pattern.to_owned();
-    let starts = dividers(pattern).filter(|(_, char)| *char == '(').map(|(at, _)| at);
-    let groups: Vec<(usize, &str)> =
-        starts.filter_map(|at| Some((at, group_name(pattern.get(at..)?)?))).collect();
-    for (number, (at, name)) in groups.iter().enumerate().rev() {
-        if name.is_empty() {
-            named.insert_str(at + 1, &format!("?<{HOST_GROUP}{}>", number + 1));
-        }
+    let groups: Vec<Group<'_>> = groups(pattern).collect();
+    for (index, group) in groups.iter().enumerate().rev().filter(|(_, group)| group.name.is_empty()) {
+        named.insert_str(group.inside, &format!("?<{HOST_GROUP}{}>", index + 1));
     }
     named
 }
@@ -84,10 +78,11 @@ fn number(directive: &mut Directive) {
     if directive.name == "server" {
         name_host_groups(directive);
     }
-    let names = match directive.name == "location" && is_pattern(directive) {
-        true => group_names(directive.words.last().map_or("", |word| &word.text)),
-        false => Vec::new(),
+    let pattern = match directive.name == "location" && is_pattern(directive) {
+        true => directive.words.last().map_or("", |word| &word.text),
+        false => "",
     };
+    let names: Vec<String> = groups(pattern).map(|group| group.name.to_owned()).collect();
     let Some(inner) = &mut directive.block else { return };
     if names.iter().any(|name| !name.is_empty()) && !has_other_groups(inner) {
         inner.iter_mut().for_each(|inner| replace(inner, &names));
@@ -151,10 +146,9 @@ mod tests {
 
     #[test]
     fn groups_have_their_numbers() {
-        assert_eq!(
-            group_names("^/(a)(?:b)/(?<name>[(]\\(x)(?P<other>y)(?'third'z)(?=w)"),
-            ["", "name", "other", "third"]
-        );
+        let found = groups("^/(a)(?:b)/(?<name>[(]\\(x)(?P<other>y)(?'third'z)(?P<P>p)(?=w)");
+        let found: Vec<&str> = found.map(|group| group.name).collect();
+        assert_eq!(found, ["", "name", "other", "third", "P"]);
         let names: Vec<String> = ["a", "ab"].map(str::to_owned).into();
         assert_eq!(substituted("/$ab/${a}x/$a/$abc/${a}1", &names), "/$2/$1x/$1/$abc/${a}1");
     }

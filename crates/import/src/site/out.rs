@@ -192,6 +192,11 @@ pub(super) fn line(word: &str, text: &str) -> String {
     format!("{word} {}", value(text))
 }
 
+/// An option behind the values of a setting: ` crl="/etc/revoked.pem"`; nothing without a text.
+pub(super) fn option(name: &str, text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(" {name}={}", value(text)) }
+}
+
 /// A text as a value, always quoted.
 pub(super) fn text(text: &str) -> String {
     quoted(text)

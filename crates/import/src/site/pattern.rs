@@ -61,6 +61,7 @@ fn without_lookaround(pattern: &str) -> Option<String> {
 
 /// The expression with the meaning that PCRE gives to what is something else here: `\<` and `\>`, and brackets and doubled signs in a class.
 pub(super) fn translated(pattern: &str) -> String {
+    let pattern = &unquoted(pattern);
     let mut text = String::with_capacity(pattern.len());
     let mut before = None;
     for (at, char, place) in places(pattern) {
@@ -80,28 +81,55 @@ pub(super) fn translated(pattern: &str) -> String {
     text
 }
 
+/// The expression with escapes in place of `\Q…\E`, between which all signs stand for themselves.
+fn unquoted(pattern: &str) -> String {
+    let mut parts = pattern.split("\\Q");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    // An escaped backslash before a letter is something else.
+    if pattern.contains("\\\\Q") || pattern.contains("\\\\E") {
+        return pattern.to_owned();
+    }
+    for part in parts {
+        let (literal, rest) = part.split_once("\\E").unwrap_or((part, ""));
+        text.push_str(&regex::escape(literal));
+        text.push_str(rest);
+    }
+    text
+}
+
 /// How a group with a name begins, and what ends its name.
 const NAMED: [(&str, char); 3] = [("(?<", '>'), ("(?P<", '>'), ("(?'", '\'')];
 
-/// The name of the group that begins here, empty without one; `None` if it has no number.
-pub(super) fn group_name(text: &str) -> Option<&str> {
-    for (beginning, end) in NAMED {
-        let name = text.strip_prefix(beginning).and_then(|rest| rest.split_once(end)).map(|(name, _)| name);
-        if let Some(name) = name.filter(|name| is_name(name)) {
-            return Some(name);
-        }
+/// A group of an expression that has a number.
+pub(super) struct Group<'p> {
+    /// Where its parenthesis is.
+    pub(super) at: usize,
+    /// Where its content begins, behind its name.
+    pub(super) inside: usize,
+    /// Its name; empty if it has none.
+    pub(super) name: &'p str,
+}
+
+/// The groups of an expression in the order of their numbers.
+pub(super) fn groups(pattern: &str) -> impl Iterator<Item = Group<'_>> {
+    let starts = dividers(pattern).filter(|(_, char)| *char == '(');
+    starts.filter_map(|(at, _)| group(pattern, at))
+}
+
+fn group(pattern: &str, at: usize) -> Option<Group<'_>> {
+    let text = pattern.get(at..)?;
+    if !text.starts_with("(?") {
+        return Some(Group { at, inside: at + 1, name: "" });
     }
-    (!text.starts_with("(?")).then_some("")
+    NAMED.iter().find_map(|(beginning, end)| {
+        let (name, _) = text.strip_prefix(beginning)?.split_once(*end)?;
+        let inside = at + beginning.len() + name.len() + end.len_utf8();
+        is_name(name).then_some(Group { at, inside, name })
+    })
 }
 
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-}
-
-/// The names of an expression's groups, in the order of their numbers; empty for those without a name.
-pub(super) fn group_names(pattern: &str) -> Vec<String> {
-    let starts = dividers(pattern).filter(|(_, char)| *char == '(');
-    starts.filter_map(|(at, _)| group_name(pattern.get(at..)?)).map(str::to_owned).collect()
 }
 
 /// Whether an expression has a group with a name, or look-behind.
@@ -112,17 +140,12 @@ pub(super) fn has_named_group(pattern: &str) -> bool {
 /// The expression with this group as its only one; `None` if there is no such group.
 pub(super) fn with_only_group(text: &str, number: usize) -> Option<String> {
     let (mut only, mut taken, mut count) = (String::new(), 0, 0);
-    for (at, _) in dividers(text).filter(|(_, char)| *char == '(') {
-        let group = text.get(at..)?;
-        let Some(name) = group_name(group) else { continue };
+    for group in groups(text) {
         count += 1;
         if count != number {
-            only.push_str(text.get(taken..=at)?);
+            only.push_str(text.get(taken..=group.at)?);
             only.push_str("?:");
-            taken = match name {
-                "" => at + 1,
-                name => at + group.find(name)? + name.len() + 1,
-            };
+            taken = group.inside;
         }
     }
     only.push_str(text.get(taken..)?);
@@ -146,6 +169,8 @@ mod tests {
             ("[[:alpha:]]1", "a1", true),
             ("[[:alpha:]]1", ":1", false),
             (r"[]\]a]b", "]b", true),
+            (r"a\Q.b(\Ec.", "a.b(cd", true),
+            (r"a\Q.b\E", "axb", false),
         ] {
             let regex = Regex::new(&translated(pattern), false).unwrap();
             assert_eq!(regex.is_match(text.as_bytes()), expected, "{pattern} {text} {}", translated(pattern));
@@ -163,6 +188,7 @@ mod tests {
             assert_eq!(with_only_group("^/(a(b))(?:[(]|c)(d)", number).as_deref(), expected);
         }
         assert_eq!(with_only_group("^/(?<a>b)(c)(?P<d>e)", 2).as_deref(), Some("^/(?:b)(c)(?:e)"));
+        assert_eq!(with_only_group("(?P<P>x)(?P<x>y)(?<_>z)", 3).as_deref(), Some("(?:x)(?:y)(?<_>z)"));
         assert_eq!(with_only_group("^/(?<a>b)(c)(?<!x)", 1).as_deref(), Some("^/(?<a>b)(?:c)(?<!x)"));
     }
 

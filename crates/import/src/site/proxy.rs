@@ -183,8 +183,8 @@ impl<'d> Import<'d> {
         chain: &Chain<'d>,
         lines: &mut Lines,
     ) -> Result<(), String> {
-        if let Some(unknown) = values::unknown_variable(rest, &self.maps) {
-            return Err(format!("the variable ${unknown} is not supported"));
+        if let Some(why) = self.unsupported(rest) {
+            return Err(why);
         }
         let names: Vec<&'d str> = self.upstreams.iter().map(|upstream| upstream.word(0)).collect();
         // A name is followed by nothing: a port would make it an address.
@@ -243,10 +243,8 @@ impl<'d> Import<'d> {
                 "range" if given == "$slice_range" && sliced(chain).is_some() => {}
                 _ if standard => forwarded.push((name, given)),
                 _ if given.is_empty() => lines.setting(format!("request-header remove {}", value(name))),
-                _ => match values::unknown_variable(given, &self.maps) {
-                    Some(unknown) => {
-                        self.leave(directive, &format!("the variable ${unknown} is not supported"), lines)
-                    }
+                _ => match self.unsupported(given) {
+                    Some(why) => self.leave(directive, &why, lines),
                     None => lines.setting(format!("request-header set {} {}", value(name), text(given))),
                 },
             }

@@ -170,8 +170,7 @@ impl<'d> Import<'d> {
             return Some(why);
         }
         if super::ifs::is_redirect(directive) {
-            return values::unknown_variable(to, &self.maps)
-                .map(|unknown| format!("the variable ${unknown} is not supported"));
+            return self.unsupported(to);
         }
         self.no_path(to)
     }
@@ -244,8 +243,8 @@ impl<'d> Import<'d> {
             [status, rest] => (status, rest),
             _ => return Err("its values are not supported".to_owned()),
         };
-        if let Some(unknown) = values::unknown_variable(rest, &self.maps) {
-            return Err(format!("the variable ${unknown} is not supported"));
+        if let Some(why) = self.unsupported(rest) {
+            return Err(why);
         }
         let said = match status {
             "301" | "302" | "303" | "307" | "308" if !rest.is_empty() => {

@@ -10,7 +10,7 @@ use super::chain::Chain;
 use super::conditions::is_free;
 use super::location::Path;
 use super::out::{Lines, text, value};
-use super::pattern::{group_names, has_named_group, with_only_group};
+use super::pattern::{groups, has_named_group, with_only_group};
 use super::tls;
 
 impl<'d> Import<'d> {
@@ -141,7 +141,7 @@ impl<'d> Import<'d> {
         if has_return || !has_rest {
             self.set_place(server);
             self.action_of_server(chain, http, &named, lines);
-        } else if let Some(root) = server.inner().iter().find(|directive| directive.name == "root") {
+        } else if let Some(root) = chain.find_own("root") {
             self.fates.carried(root);
         }
         for (head, redirect) in redirects.routes {
@@ -182,14 +182,13 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) {
         let mut inner = Lines::default();
-        if Self::has_replaced_lists(chain) {
+        let has_replaced = Self::has_replaced_lists(chain);
+        if has_replaced {
             self.lists(&[&chain.within(&[]), chain, http], &mut inner);
-            self.action(chain, None, named, &mut inner);
-            return lines.block(&[], "route \"/\"".to_owned(), inner);
         }
         self.action(chain, None, named, &mut inner);
-        // In a site, it would come before all routes.
-        match inner.has_conditional_action() {
+        // An action under a condition would come before all routes in a site.
+        match has_replaced || inner.has_conditional_action() {
             true => lines.block(&[], "route \"/\"".to_owned(), inner),
             false => lines.extend(inner),
         }
@@ -236,23 +235,24 @@ impl<'d> Import<'d> {
         let Some(pattern) = name.strip_prefix('~').filter(|pattern| has_named_group(pattern)) else {
             return false;
         };
-        // Texts of expressions are bytes.
-        let is_plain = !pattern.contains(['\'', '$']) || pattern.ends_with('$') && !pattern.contains('\'');
-        let groups = group_names(pattern);
-        let is_new =
-            |group: &&String| group.is_empty() || is_free(group) && !self.maps.iter().any(|it| it == *group);
-        if Regex::new(pattern, false).is_err()
-            || !is_plain
-            || pattern.contains("\\p")
-            || !groups.iter().all(|group| is_new(&group))
-        {
+        // Texts of expressions are bytes. A dollar sign before the end would begin a variable.
+        let is_plain = !pattern.contains('\'')
+            && !pattern.contains("\\p")
+            && (!pattern.contains('$') || pattern.ends_with('$'));
+        let named: Vec<(usize, &str)> = (1..)
+            .zip(groups(pattern))
+            .map(|(number, group)| (number, group.name))
+            .filter(|(_, name)| !name.is_empty())
+            .collect();
+        let is_new = |name: &str| is_free(name) && !self.maps.iter().any(|known| known == name);
+        if !is_plain || Regex::new(pattern, false).is_err() || !named.iter().all(|(_, name)| is_new(name)) {
             return false;
         }
-        for (at, group) in groups.iter().enumerate().filter(|(_, group)| !group.is_empty()) {
-            let Some(only) = with_only_group(pattern, at + 1) else { return false };
+        for (number, name) in named {
+            let Some(only) = with_only_group(pattern, number) else { return false };
             let expression = text(&format!("host.extract(r'(?i){only}')"));
-            lines.setting(format!("set {} expr={expression}", value(group)));
-            self.maps.push(group.clone());
+            lines.setting(format!("set {} expr={expression}", value(name)));
+            self.maps.push(name.to_owned());
         }
         true
     }

@@ -16,6 +16,9 @@ const WINDOW_BYTES_MAX: u64 = 16 << 20;
 /// The largest head that is possible here.
 const HEAD_BYTES_MAX: u64 = 48 << 10;
 
+/// The largest file in which texts are replaced.
+const REPLACED_FILE: &str = "1MiB";
+
 impl<'d> Import<'d> {
     /// Writes the settings of a block, with those of the locations around it.
     pub(super) fn settings(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
@@ -31,6 +34,8 @@ impl<'d> Import<'d> {
         if chain.find_in_route("sub_filter").is_some() && !lines.has("compress") {
             // Texts are replaced in what is not compressed yet.
             lines.setting("compress off".to_owned());
+            // And in files that are in memory.
+            lines.setting(format!("small-bytes \"{REPLACED_FILE}\""));
         }
         self.access(chain, lines);
         self.limit_except(chain, lines);
@@ -164,7 +169,8 @@ fn plain(
         "charset" if is_recoded(word, chain) => {
             return Some(Err("texts are not converted from one charset to another"));
         }
-        "charset" => line("charset", &word.to_ascii_lowercase()),
+        "charset" if word.eq_ignore_ascii_case("utf-8") => "charset utf-8".to_owned(),
+        "charset" => line("charset", word),
         "charset_types" => {
             format!("charset-types {}", types_with_pages(directive))
         }

@@ -278,7 +278,7 @@ fn upstreams_zones_maps_and_logs() {
     for expected in [
         "user a\n",
         "workers 2\n",
-        "access-log a format=\"$remote_addr $status\"\n",
+        "access-log a format=\"$remote_addr $status\" escape=json\n",
         "    access-log b buffer=\"64KiB\"\n    // not converted: `if=$n` of this log (nginx.conf:3)\n",
         "map m \"$host\" {\n    default a\n    case \"example.org\" b\n    case \"~^x\" c\n}\n",
         "map n \"$host\" {\n    case a b\n}\n",
@@ -482,6 +482,12 @@ fn unconverted_directives_close_their_location() {
         (0, "location / { root /r; if ($host ~ ^www\\.$) { return 301 http://x/; } }"),
         (1, "location / { root /r; rewrite (?=a) /b; }"),
         (1, "location / { root /r; auth_request /none; }"),
+        (0, "location / { root /r; auth_request /a/b; } location = /a/b { root /r; deny all; }"),
+        (
+            1,
+            "location / { root /r; auth_request /a/b; } location /a/b { root /r; } location ~ /a/ { return 200; }",
+        ),
+        (1, "location / { root /r; auth_request /a/b; } location = /a/b { root /r; try_files $uri =404; }"),
         (0, "location / { root /r; try_files /a $uri =404; }"),
         (1, "location / { root /r; try_files /a$unknown $uri =404; }"),
         (1, "location / { root /r; try_files /a @none; }"),
@@ -636,11 +642,13 @@ fn texts_are_replaced_as_nginx_does() {
     let nested = of_server("root /r; sub_filter a b; location /x { sub_filter c d; } location /y { }");
     assert_eq!(nested.matches("replace-text \"a\" \"b\"").count(), 2, "/ and /y: {nested}");
     assert!(
-        nested.contains("route \"/x\" match=starts-with { | compress off | replace-text \"c\" \"d\""),
+        nested.contains("route \"/x\" match=starts-with { | compress off | small-bytes \"1MiB\" | replace-text \"c\" \"d\""),
         "{nested}"
     );
-    let variable = of_server("root /r; sub_filter $host b; location / { }");
-    assert!(variable.contains("// not converted: sub_filter $host b;"), "{variable}");
+    let variable = of_server("root /r; sub_filter //$host b; location / { }");
+    assert!(variable.contains("replace-text \"//$host\" \"b\""), "{variable}");
+    let variable = of_server("root /r; sub_filter $unknown b; location / { }");
+    assert!(variable.contains("// not converted: sub_filter $unknown b;"), "{variable}");
 }
 
 #[test]

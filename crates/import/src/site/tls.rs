@@ -4,7 +4,7 @@ use crate::nginx::Directive;
 
 use super::Import;
 use super::chain::Chain;
-use super::out::{Lines, text};
+use super::out::{Lines, option, text};
 
 /// Directives that `tls` and the settings beside it stand for.
 const NAMES: [&str; 10] = [
@@ -45,10 +45,20 @@ fn other_server<'d>(chain: &Chain<'d>, at: usize) -> Option<&'d [Directive]> {
 fn certificate(chain: &Chain<'_>) -> Option<String> {
     let pair = chain.find("ssl_certificate").zip(chain.find("ssl_certificate_key"));
     let (certificate, key) = pair.map(|(certificate, key)| (certificate.word(0), key.word(0)))?;
-    let passwords = chain.find("ssl_password_file");
-    let passwords = passwords.map(|file| format!(" passwords={}", text(file.word(0))));
+    let passwords = option("passwords", chain.word("ssl_password_file"));
     let is_plain = !certificate.contains('$') && !key.contains('$');
-    is_plain.then(|| format!("{} {}{}", text(certificate), text(key), passwords.unwrap_or_default()))
+    is_plain.then(|| format!("{} {}{passwords}", text(certificate), text(key)))
+}
+
+/// Whether a server asks clients for certificates.
+fn verifies_clients(server: &Chain<'_>) -> bool {
+    !["", "off"].contains(&server.word("ssl_verify_client"))
+}
+
+/// By which CAs and revocation lists a server verifies certificates of clients; `None` if it does not.
+fn verifiers<'d>(server: &Chain<'d>) -> Option<[&'d str; 3]> {
+    let names = ["ssl_client_certificate", "ssl_trusted_certificate", "ssl_crl"];
+    verifies_clients(server).then(|| names.map(|name| server.word(name)))
 }
 
 impl<'d> Import<'d> {
@@ -87,10 +97,9 @@ impl<'d> Import<'d> {
             return lines.setting("tls refuse".to_owned());
         }
         let certified = self.certified(chain, at);
-        let lost = match certified.and_then(|of| Some((certificate(&of)?, self.clients(chain, &of, lines)))) {
-            None => "it has TLS, but no ssl_certificate and ssl_certificate_key",
-            Some((_, Err(why))) => why,
-            Some((pair, Ok(clients))) => return self.tls_settings(&pair, clients, chain, top, lines),
+        let lost = match certified.and_then(|(pair, of)| Ok((pair, self.clients(chain, &of, lines)?))) {
+            Ok((pair, clients)) => return self.tls_settings(&pair, clients, chain, top, lines),
+            Err(why) => why,
         };
         self.set_place(server);
         self.lost.push(format!("{}: {lost}", self.place));
@@ -101,15 +110,25 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// The server whose certificate clients get: this one, or the default server of its address where it has none.
-    fn certified(&self, chain: &Chain<'d>, at: usize) -> Option<Chain<'d>> {
-        match certificate(chain) {
-            Some(_) => Some(chain.clone()),
-            None => self.default_servers(chain, at).into_iter().find(|other| certificate(other).is_some()),
+    /// The certificate that clients get, and its server: this one, or the default server of its address where it has none.
+    ///
+    /// # Errors
+    /// Why there is no such server.
+    fn certified(&self, chain: &Chain<'d>, at: usize) -> Result<(String, Chain<'d>), &'static str> {
+        if let Some(pair) = certificate(chain) {
+            return Ok((pair, chain.clone()));
+        }
+        let servers = self.default_servers(chain, at).into_iter();
+        let mut servers = servers.filter_map(|server| Some((certificate(&server)?, server)));
+        let first = servers.next().ok_or("it has TLS, but no ssl_certificate and ssl_certificate_key")?;
+        let differs = |(_, other): (String, Chain<'d>)| verifiers(&other) != verifiers(&first.1);
+        match verifies_clients(chain) && servers.any(differs) {
+            true => Err("the default servers of its addresses verify clients by different CAs"),
+            false => Ok(first),
         }
     }
 
-    /// The default servers of a server's addresses.
+    /// The default servers of a server's addresses with TLS.
     fn default_servers(&self, chain: &Chain<'d>, at: usize) -> Vec<Chain<'d>> {
         let others = self.addresses.defaults_of(at);
         others.into_iter().filter_map(|at| Some(chain.outer().within(other_server(chain, at)?))).collect()
@@ -135,16 +154,12 @@ impl<'d> Import<'d> {
         };
         // `ssl_trusted_certificate` verifies too, but is not sent to clients.
         let authorities = of.find("ssl_client_certificate").or_else(|| of.find("ssl_trusted_certificate"));
-        let verifies = !["", "off"].contains(&of.word("ssl_verify_client"));
-        match authorities.filter(|_| verifies) {
+        match authorities.filter(|_| verifies_clients(of)) {
             Some(file) => {
-                self.fates.carried(file);
-                let crl = of.find("ssl_crl").map(|list| {
-                    self.fates.carried(list);
-                    format!(" crl={}", text(list.word(0)))
-                });
-                let file = text(file.word(0));
-                Ok(Some(format!("tls-client-ca {file}{options}{}", crl.unwrap_or_default())))
+                let lists = of.find("ssl_crl");
+                lists.into_iter().chain([file]).for_each(|directive| self.fates.carried(directive));
+                let (file, crl) = (text(file.word(0)), option("crl", of.word("ssl_crl")));
+                Ok(Some(format!("tls-client-ca {file}{options}{crl}")))
             }
             None if verify == "optional_no_ca" => {
                 if let Some(list) = of.find("ssl_crl") {

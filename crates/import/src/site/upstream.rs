@@ -4,7 +4,7 @@ use crate::nginx::Directive;
 
 use super::chain::Chain;
 use super::fastcgi::NO_POOL;
-use super::out::{Lines, value};
+use super::out::{Lines, option, value};
 use super::{Import, values};
 
 /// An upstream of the site file.
@@ -182,32 +182,29 @@ impl<'d> Import<'d> {
             if word("ssl_verify") != "on" {
                 settings.push("upstream-verify off".to_owned());
             }
-            for (theirs, ours) in [("ssl_name", "upstream-name"), ("ssl_trusted_certificate", "upstream-ca")]
-            {
-                let word = word(theirs);
-                // nginx ignores the port of a name.
-                let word = match (theirs, word.rsplit_once(':')) {
-                    ("ssl_name", Some((name, port))) if port.parse::<u16>().is_ok() => name,
-                    _ => word,
-                };
-                let crl = chain.find(&format!("{family}_ssl_crl")).filter(|_| ours == "upstream-ca");
-                let revoked = crl.map(|list| format!(" crl={}", value(list.word(0))));
-                if !word.is_empty() && !word.contains('$') {
-                    crl.iter().for_each(|crl| self.fates.carried(crl));
-                    settings.push(format!("{ours} {}{}", value(word), revoked.unwrap_or_default()));
-                }
+            let is_plain = |text: &str| !text.is_empty() && !text.contains('$');
+            // nginx ignores the port of a name.
+            let name = match word("ssl_name").rsplit_once(':') {
+                Some((name, port)) if port.parse::<u16>().is_ok() => name,
+                _ => word("ssl_name"),
+            };
+            if is_plain(name) {
+                settings.push(format!("upstream-name {}", value(name)));
+            }
+            let authorities = word("ssl_trusted_certificate");
+            if is_plain(authorities) {
+                chain.find(&format!("{family}_ssl_crl")).iter().for_each(|crl| self.fates.carried(crl));
+                let crl = option("crl", word("ssl_crl"));
+                settings.push(format!("upstream-ca {}{crl}", value(authorities)));
             }
             let (certificate, key) = (word("ssl_certificate"), word("ssl_certificate_key"));
-            let is_file = |name: &str| !name.is_empty() && !name.contains(['$', ':']);
+            let is_file = |name: &str| is_plain(name) && !name.contains(':');
             if is_file(certificate) && is_file(key) {
                 for name in ["ssl_certificate", "ssl_certificate_key", "ssl_password_file"] {
                     let directive = chain.find(&format!("{family}_{name}"));
                     directive.iter().for_each(|directive| self.fates.carried(directive));
                 }
-                let passwords = match word("ssl_password_file") {
-                    "" => String::new(),
-                    file => format!(" passwords={}", value(file)),
-                };
+                let passwords = option("passwords", word("ssl_password_file"));
                 let pair = format!("{} {}", value(certificate), value(key));
                 settings.push(format!("upstream-certificate {pair}{passwords}"));
             }

@@ -16,11 +16,15 @@ impl<'d> Import<'d> {
 
     /// Why no path can be made of a text.
     pub(super) fn no_path(&self, text: &str) -> Option<String> {
-        if let Some(unknown) = values::unknown_variable(text, &self.maps) {
-            return Some(format!("the variable ${unknown} is not supported"));
-        }
-        let of_user = self.of_user(text)?;
-        Some(format!("${of_user} depends on the user, and paths are chosen before that is known"))
+        self.unsupported(text).or_else(|| {
+            let of_user = self.of_user(text)?;
+            Some(format!("${of_user} depends on the user, and paths are chosen before that is known"))
+        })
+    }
+
+    /// Why a text cannot be converted: one of its variables does not exist here.
+    pub(super) fn unsupported(&self, text: &str) -> Option<String> {
+        values::unknown_variable(text, &self.maps).map(values::unsupported)
     }
 }
 

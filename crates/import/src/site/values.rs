@@ -118,7 +118,7 @@ const VARIABLES: [&str; 43] = [
 ];
 
 /// Those that are known with the response.
-const OF_RESPONSE: [&str; 8] = [
+const OF_RESPONSE: [&str; 10] = [
     "status",
     "upstream_status",
     "upstream_addr",
@@ -127,6 +127,8 @@ const OF_RESPONSE: [&str; 8] = [
     "upstream_response_time",
     "upstream_cache_status",
     "request_body",
+    "limit_req_status",
+    "limit_conn_status",
 ];
 
 /// The variables of a text, without `$`.
@@ -158,6 +160,11 @@ pub(super) fn unknown_variable<'t>(text: &'t str, maps: &[String]) -> Option<&'t
             || maps.iter().any(|map| map == name)
     };
     variables(text).into_iter().find(|name| !is_known(name))
+}
+
+/// Why a text with this variable cannot be converted.
+pub(super) fn unsupported(name: &str) -> String {
+    format!("the variable ${name} is not supported")
 }
 
 /// The same for texts that are made when the response is known.

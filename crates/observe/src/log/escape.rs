@@ -1,12 +1,30 @@
 //! Escapes client data in a line: none of its bytes may end the line or a field, or control a terminal.
 
+use std::str::FromStr;
+
 /// How values are escaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Escape {
+pub enum Escape {
     /// Like nginx by default: `"`, `\` and bytes that are not printable ASCII become `\xXX`.
     Text,
     /// Like a JSON string. Bytes that are not UTF-8 are read as Latin-1.
     Json,
+    /// Not at all, except that line ends become `\x0D` and `\x0A`: a client cannot add lines.
+    Plain,
+}
+
+impl FromStr for Escape {
+    type Err = String;
+
+    /// `text`, `json` or `none`.
+    fn from_str(text: &str) -> Result<Escape, String> {
+        match text {
+            "text" => Ok(Escape::Text),
+            "json" => Ok(Escape::Json),
+            "none" => Ok(Escape::Plain),
+            _ => Err(format!("got `{text}`, need text, json or none")),
+        }
+    }
 }
 
 impl Escape {
@@ -16,6 +34,7 @@ impl Escape {
         match self {
             Escape::Text => escape_text(value, out),
             Escape::Json => escape_json(value, out),
+            Escape::Plain => escape_line_ends(value, out),
         }
     }
 }
@@ -29,8 +48,16 @@ pub(super) fn is_odd(byte: u8) -> bool {
 }
 
 fn escape_text(value: &[u8], out: &mut Vec<u8>) {
+    escape_bytes(value, is_odd, out);
+}
+
+fn escape_line_ends(value: &[u8], out: &mut Vec<u8>) {
+    escape_bytes(value, |byte| matches!(byte, b'\r' | b'\n'), out);
+}
+
+fn escape_bytes(value: &[u8], is_escaped: fn(u8) -> bool, out: &mut Vec<u8>) {
     for &byte in value {
-        match is_odd(byte) {
+        match is_escaped(byte) {
             true => out.extend_from_slice(&[b'\\', b'x', hex(byte >> 4), hex(byte)]),
             false => out.push(byte),
         }
@@ -81,6 +108,8 @@ mod tests {
         ] {
             assert_eq!(escaped(Escape::Text, value), expected);
         }
+        assert_eq!(escaped(Escape::Plain, b"a\"\\\x1b\xe9\r\nb"), b"a\"\\\x1b\xe9\\x0D\\x0Ab");
+        assert_eq!(("json".parse(), "default".parse::<Escape>().is_err()), (Ok(Escape::Json), true));
     }
 
     /// A JSON parser returns all bytes unchanged, or as Latin-1 if they are not UTF-8.

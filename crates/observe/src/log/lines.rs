@@ -61,7 +61,7 @@ impl Lines {
         let one = |log: &Log| OneLog {
             shared: log.shared.clone(),
             buffer: log.shared.buffer(),
-            steps: Steps::of(&log.shared.plan.format),
+            steps: Steps::of(&log.shared.plan.line_format()),
             escape: log.shared.plan.format.escape,
             takes_all: takes_all(&log.shared.plan),
         };

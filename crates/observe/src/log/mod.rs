@@ -13,6 +13,7 @@
 mod clock;
 mod condition;
 mod escape;
+mod files;
 mod lines;
 #[cfg(test)]
 mod oracle;
@@ -34,6 +35,7 @@ use std::time::Duration;
 
 pub use clock::iso_time;
 pub use condition::Condition;
+pub use escape::Escape;
 pub(crate) use lines::Lines;
 pub use sink::StandardStream;
 pub use syslog::SyslogAddress;
@@ -44,7 +46,8 @@ use writer::Shared;
 /// The settings of a log.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The file, which is created if it does not exist, or the name of a system log ([`SyslogAddress::parse`]).
+    /// The file, which is created if it does not exist, or the name of a system log ([`SyslogAddress::parse`]). A file's name may have
+    /// variables that are known when a request begins.
     pub path: PathBuf,
     /// The format of a line.
     pub format: Format,
@@ -104,10 +107,21 @@ impl Plan {
         if self.flush.is_zero() || self.flush > FLUSH_MAX {
             return Err(format!("log flush: got {:?}, allowed 1ms to 1h", self.flush));
         }
+        files::name_format(&self.path)?;
         if self.sample == 0 {
             return Err("log sample: got 0, need at least 1, which logs every request".to_owned());
         }
         Ok(())
+    }
+}
+
+impl Plan {
+    /// The format of what a request adds to the buffer: its line, behind the name of its file if that depends on the request.
+    pub(crate) fn line_format(&self) -> Format {
+        match files::name_format(&self.path) {
+            Ok(Some(name)) => name.before(&self.format),
+            Ok(None) | Err(_) => self.format.clone(),
+        }
     }
 }
 

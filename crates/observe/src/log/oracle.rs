@@ -89,7 +89,7 @@ fn value(name: &str, escape: Escape, case: &Case<'_>) -> Option<Vec<u8>> {
         "server_protocol" => words[2].to_owned(),
         "status" => match (ended.status, escape) {
             (Some(status), _) => format!("{:03}", status.code()),
-            (None, Escape::Text) => "000".to_owned(),
+            (None, Escape::Text | Escape::Plain) => "000".to_owned(),
             (None, Escape::Json) => "0".to_owned(),
         },
         "bytes_sent" => ended.sent_bytes.to_string(),

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use super::files::{Files, has_variables};
 use super::syslog::Syslog;
 
 /// The permissions of a new log: what clients do is not for every user of the machine.
@@ -14,6 +15,8 @@ const MODE: u32 = 0o640;
 /// Where a log goes.
 pub(super) enum Target {
     File(Sink),
+    /// The requests choose the file.
+    Files(Files),
     Syslog(Syslog),
 }
 
@@ -21,6 +24,7 @@ impl Target {
     pub(super) fn open(path: &Path) -> io::Result<Target> {
         match Syslog::of(path) {
             Some(log) => log.map(Target::Syslog),
+            None if has_variables(path) => Ok(Target::Files(Files::new(path))),
             None => Sink::open(path).map(Target::File),
         }
     }
@@ -29,6 +33,7 @@ impl Target {
     pub(super) fn write(&mut self, lines: &[u8], lines_count: u64) -> Written {
         match self {
             Target::File(file) => file.write(lines, lines_count),
+            Target::Files(files) => files.write(lines),
             Target::Syslog(log) => log.write(lines, lines_count),
         }
     }
@@ -53,7 +58,7 @@ pub(super) struct Written {
 }
 
 impl Sink {
-    fn open(path: &Path) -> io::Result<Sink> {
+    pub(super) fn open(path: &Path) -> io::Result<Sink> {
         if let Some(stream) = StandardStream::of(path) {
             return Ok(Sink { file: stream.file()?, is_torn: false, is_own: false });
         }
@@ -70,7 +75,7 @@ impl Sink {
 
     /// Writes this many lines, each ended by a line feed. If the disk does not accept everything, complete lines are
     /// lost: a line that was written partially is removed again.
-    fn write(&mut self, lines: &[u8], lines_count: u64) -> Written {
+    pub(super) fn write(&mut self, lines: &[u8], lines_count: u64) -> Written {
         if std::mem::take(&mut self.is_torn) && write_all(&mut self.file, b"\n").1.is_some() {
             self.is_torn = true;
         }

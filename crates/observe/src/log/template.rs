@@ -59,6 +59,21 @@ impl Format {
         Format::built_in(JSON, Escape::Json)
     }
 
+    /// The same with values escaped in this way.
+    pub fn with_escape(self, escape: Escape) -> Format {
+        Format { escape, ..self }
+    }
+
+    /// Whether all of its values are known when a request begins.
+    pub(super) fn is_early(&self) -> bool {
+        self.parts.iter().all(|part| !matches!(part.value, Some(Variable::Late(_))))
+    }
+
+    /// Both, one line after the other, with values escaped as in the second one.
+    pub(super) fn before(&self, second: &Format) -> Format {
+        Format { parts: [&self.parts[..], &second.parts[..]].concat(), escape: second.escape }
+    }
+
     /// Whether it uses upstream values.
     pub(super) fn wants_upstreams(&self) -> bool {
         let is_of_upstream =

@@ -1,5 +1,7 @@
 //! The values of a line, with nginx's names.
 
+use std::net::IpAddr;
+
 use flatout_engine::{Begun, Ended, Outcome, sent_request_id, write_request_id};
 use flatout_wire::head::Version;
 use flatout_wire::{Head, target};
@@ -21,6 +23,8 @@ pub(super) enum Variable {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Early {
     RemoteAddr,
+    /// Its four or sixteen bytes.
+    BinaryAddr,
     RemotePort,
     RemoteUser,
     Request,
@@ -70,8 +74,9 @@ pub(super) enum Late {
     UpstreamResponseTime,
 }
 
-const EARLY: [(&str, Early); 19] = [
+const EARLY: [(&str, Early); 20] = [
     ("remote_addr", Early::RemoteAddr),
+    ("binary_remote_addr", Early::BinaryAddr),
     ("remote_port", Early::RemotePort),
     ("remote_user", Early::RemoteUser),
     ("request", Early::Request),
@@ -252,6 +257,11 @@ impl Early {
     fn write_common(&self, begun: &Begun<'_>, escape: Escape, out: &mut Vec<u8>) {
         match self {
             Early::RemoteAddr => text::address(begun.peer, out),
+            Early::BinaryAddr => match begun.peer.map(|peer| peer.ip()) {
+                Some(IpAddr::V4(ip)) => escape.write_escaped(&ip.octets(), out),
+                Some(IpAddr::V6(ip)) => escape.write_escaped(&ip.octets(), out),
+                None => text::nothing(escape, out),
+            },
             Early::RemotePort => text::number(begun.peer.map_or(0, |peer| u64::from(peer.port())), out),
             Early::Pid => text::number(u64::from(std::process::id()), out),
             Early::Scheme => out.extend_from_slice(if begun.tls.is_some() { b"https" } else { b"http" }),

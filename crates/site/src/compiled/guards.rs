@@ -13,10 +13,12 @@ use super::super::fault::{Fault, Place};
 use super::super::maps::TableCounts;
 use super::super::pages::CompiledMaintenance;
 use super::super::plan::{
-    self, FieldChange, ForwardAuth, Limited, Piece, Plan, RateUse, Rules, SetValue, Template, Variable,
+    self, ConcurrencyUse, FieldChange, ForwardAuth, Limited, Piece, Plan, RateUse, Rules, SetValue, Template,
+    Variable,
 };
 use super::super::rate::Buckets;
 use super::super::render::Text;
+use super::super::reroute::CompiledReroute;
 use super::Parts;
 use super::blocks::{Block, blocks};
 
@@ -32,8 +34,10 @@ pub(crate) struct Guards {
     pub(crate) rates: Vec<CompiledRate>,
     pub(crate) basic: Option<Basic>,
     pub(crate) authority: Option<Arc<Authority>>,
+    /// The route that decides in its place.
+    pub(crate) auth_route: Option<CompiledReroute>,
     pub(crate) body_bytes_max: Option<u64>,
-    pub(crate) gates: Vec<(Key, Arc<Gate>)>,
+    pub(crate) gates: Vec<CompiledGate>,
     /// Rules under conditions.
     pub(crate) blocks: Vec<Block>,
 }
@@ -48,6 +52,14 @@ pub(crate) struct CompiledRate {
     pub(crate) status: Status,
     /// `"name";q=…;w=…` and `"name"`, if responses carry these fields.
     pub(crate) field_values: Option<(String, String)>,
+    pub(crate) is_dry_run: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct CompiledGate {
+    pub(crate) key: Key,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) is_dry_run: bool,
 }
 
 /// Whose requests are counted together.
@@ -174,13 +186,19 @@ impl Guards {
             && self.rates.is_empty()
             && self.basic.is_none()
             && self.authority.is_none()
+            && self.auth_route.is_none()
             && self.gates.is_empty()
             && self.blocks.is_empty()
     }
 
+    /// Whether an auth service or a route decides about requests.
+    pub(crate) fn has_authority(&self) -> bool {
+        self.authority.is_some() || self.auth_route.is_some()
+    }
+
     /// Removes the guards at which a request may wait.
     pub(super) fn remove_waits(&mut self) {
-        (self.basic, self.authority) = (None, None);
+        (self.basic, self.authority, self.auth_route) = (None, None, None);
         self.rates.clear();
         self.gates.clear();
         for block in &mut self.blocks {
@@ -221,18 +239,19 @@ impl Guards {
                 burst: used.burst,
                 delay: used.delay,
                 status: status_of(used.status, &all, place)?,
+                is_dry_run: used.is_dry_run,
                 field_values: used.fields.then(|| {
                     let (name, seconds) = (&rate.name, rate.window.as_secs().max(1));
                     (format!("\"{name}\";q={};w={seconds}", rate.requests), format!("\"{name}\""))
                 }),
             })
         };
-        let gate = |&at: &usize| {
-            let at = within(at, plan.concurrency.len(), "concurrency limit", place)?;
-            match shared.gates.get(at) {
-                Some((limit, gate)) => Ok((key(&limit.key)?, gate.clone())),
-                None => Err(place.fault("no such limit")),
-            }
+        let gate = |used: &ConcurrencyUse| {
+            let at = within(used.limit, plan.concurrency.len(), "concurrency limit", place)?;
+            let Some((limit, gate)) = shared.gates.get(at) else {
+                return Err(place.fault("no such limit"));
+            };
+            Ok(CompiledGate { key: key(&limit.key)?, gate: gate.clone(), is_dry_run: used.is_dry_run })
         };
         let basic = |basic| Basic::new(basic, place);
         let authority = |authority: &ForwardAuth| {
@@ -247,6 +266,7 @@ impl Guards {
                 asked,
             }))
         };
+        let auth_route = |to: &plan::Reroute| CompiledReroute::new(to, plan, expression, place);
         let maintenance =
             rules.maintenance.as_ref().map(|closed| CompiledMaintenance::new(closed, place)).transpose()?;
         let clients = rules.trust.as_ref().map(|trust| Arc::new(Clients::new(trust)));
@@ -254,11 +274,11 @@ impl Guards {
             clients,
             maintenance: maintenance.map(Arc::new),
             access: Arc::new(AccessList::new(&rules.access)),
-            satisfies_any: rules.satisfies_any
-                && (rules.basic_auth.is_some() || rules.forward_auth.is_some()),
+            satisfies_any: rules.satisfies_any && rules.has_authentication(),
             rates: rules.rates.iter().map(rate).collect::<Result<_, Fault>>()?,
             basic: rules.basic_auth.as_ref().map(basic).transpose()?,
             authority: rules.forward_auth.as_ref().map(authority).transpose()?,
+            auth_route: rules.auth_route.as_ref().map(auth_route).transpose()?,
             body_bytes_max: rules.body.bytes_max,
             gates: rules.concurrency.iter().map(gate).collect::<Result<_, Fault>>()?,
             blocks: blocks(parts, rules, expression, place)?,
@@ -268,8 +288,9 @@ impl Guards {
     pub(super) fn uses_captures(&self) -> bool {
         let key = |key: &Key| matches!(key, Key::Text(text) if text.uses_captures());
         self.rates.iter().any(|rate| key(&rate.key))
-            || self.gates.iter().any(|(this, _)| key(this))
+            || self.gates.iter().any(|gate| key(&gate.key))
             || self.authority.as_ref().is_some_and(|authority| authority.target.uses_captures())
+            || self.auth_route.as_ref().is_some_and(CompiledReroute::uses_captures)
             || self.blocks.iter().any(Block::uses_captures)
     }
 }

@@ -27,7 +27,7 @@ use guards::SharedLimits;
 use surroundings::Surroundings;
 
 pub(crate) use blocks::{Block, ResponseBlock, all_hold, resolved_for_requests};
-pub(crate) use guards::{Authority, Guards, Key};
+pub(crate) use guards::{Authority, CompiledGate, Guards, Key};
 pub(crate) use route::{CompiledAction, CompiledCached, CompiledRoute, ResponseRules};
 
 /// The limit for sites, rates and limits of one plan; each has a 16-bit index in notes.

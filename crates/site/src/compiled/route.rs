@@ -177,12 +177,20 @@ impl CompiledRoute {
             guards.remove_waits();
         }
         let when = resolved_for_requests(&route.when, expression.as_ref(), counts, place)?;
+        if Uses::of_all(&when, parts.tables).has(Uses::USER) {
+            return Err(place.fault(
+                "its `when` depends on the user or on a field of the auth service, and routes are chosen before these are known; \
+                 use them in a `when` without an action inside a route",
+            ));
+        }
         let request_fields =
             FieldRules::new(&route.rules.request_fields, expression.as_ref(), counts, place)?;
         let mut response = ResponseRules::new(parts, &route.rules, expression.as_ref(), place)?;
         if matches!(action, CompiledAction::Files(_)) {
             // Files were compressed beforehand.
-            response.compress = None;
+            let decoded = route.rules.compress.clone().filter(|compress| compress.decodes);
+            response.compress =
+                decoded.map(|plan| compress::Rules::new(compress::Compress { levels: Vec::new(), ..plan }));
         }
         let cache = route.rules.cache.as_ref().filter(|_| matches!(action, CompiledAction::Proxy(_)));
         let mut cache = cache.map(|rules| CompiledCached::new(rules, site, text)).transpose()?;
@@ -416,7 +424,7 @@ impl ResponseRules {
             replacements: Replacements::new(
                 &rules.replacements,
                 &rules.replaced_types,
-                |replacement| Text::new(&replacement.to, expression, TableCounts::of(plan), place),
+                |text| Text::new(text, expression, TableCounts::of(plan), place),
                 place,
             )?,
             pages: ErrorPages::new(

@@ -203,7 +203,8 @@ impl MapTable {
 
 /// Whether a variable's value is known with the response and nothing else.
 fn is_of_response_alone(variable: &Variable) -> bool {
-    variable.is_of_response() && !matches!(variable, Variable::Body | Variable::ResponseMap(_))
+    variable.is_of_response()
+        && !matches!(variable, Variable::Body | Variable::Limit(_) | Variable::ResponseMap(_))
 }
 
 impl MapTable {

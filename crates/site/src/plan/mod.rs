@@ -26,13 +26,13 @@ pub use map::{CrawlerAddresses, Map, MapFile, MapKey, MapKind, SetValue, SetVari
 pub(crate) use net::number;
 pub use net::{BadNet, Net, Peers};
 pub use rules::{
-    Access, BasicAuth, BodyLimit, CHARSET_TYPES, Cached, Concurrency, Cors, ErrorPage, FieldChange,
-    FieldRule, ForwardAuth, Hsts, Limited, Maintenance, Origins, Page, PageSource, REPLACED_TYPE, Rate,
-    RateUse, Replacement, Rules, SendfileFolder, User, Verdict, When,
+    Access, BasicAuth, BodyLimit, CHARSET_TYPES, Cached, Concurrency, ConcurrencyUse, Cors, ErrorPage,
+    FieldChange, FieldRule, ForwardAuth, Hsts, Limited, Maintenance, Origins, Page, PageSource,
+    REPLACED_TYPE, Rate, RateUse, Replacement, Rules, SendfileFolder, User, Verdict, When,
 };
 pub use shared::SharedSite;
 pub use template::{
-    BadTemplate, OfAnnounced, OfCertificate, OfUpstream, Piece, Template, VARIABLES, Variable,
+    BadTemplate, OfAnnounced, OfCertificate, OfLimits, OfUpstream, Piece, Template, VARIABLES, Variable,
 };
 
 /// All sites of a server.
@@ -349,8 +349,9 @@ impl Route {
     /// A route with this path and action, with default settings.
     pub fn new(path: PathMatch, action: Action) -> Route {
         let paths = match action {
-            Action::Proxy(_) | Action::Reroute(_) => PathPolicy::Forward,
-            _ => PathPolicy::Strict,
+            Action::Files(_) | Action::Push(_) => PathPolicy::Strict,
+            // What they respond does not depend on how a path is read.
+            _ => PathPolicy::Forward,
         };
         Route {
             name: path.text().to_owned(),

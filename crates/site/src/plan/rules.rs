@@ -34,10 +34,13 @@ pub struct Rules {
     pub basic_auth: Option<BasicAuth>,
     /// An auth service that is asked about each request.
     pub forward_auth: Option<ForwardAuth>,
+    /// A route of the site that decides about each request in place of an auth service: one that responds at once. A 2xx response allows
+    /// the request; 401 and 403 go to the client, and others are 500.
+    pub auth_route: Option<Reroute>,
     /// The limit for request bodies: 413.
     pub body: BodyLimit,
-    /// Concurrency limits, by their index in [`Plan::concurrency`](super::Plan::concurrency): 503.
-    pub concurrency: Vec<usize>,
+    /// Concurrency limits: 503.
+    pub concurrency: Vec<ConcurrencyUse>,
     /// Changes of the fields sent to an upstream.
     pub request_fields: Vec<FieldRule>,
     /// Changes of the response's fields.
@@ -76,6 +79,13 @@ pub struct Rules {
     pub charset_types: Vec<String>,
 }
 
+impl Rules {
+    /// Whether they ask who the client is.
+    pub fn has_authentication(&self) -> bool {
+        self.basic_auth.is_some() || self.forward_auth.is_some() || self.auth_route.is_some()
+    }
+}
+
 /// The content types that get a charset, if no others are named: those of nginx, and that of scripts since RFC 9239.
 pub const CHARSET_TYPES: [&str; 7] = [
     "text/html",
@@ -93,8 +103,8 @@ pub const REPLACED_TYPE: &str = "text/html";
 /// A text that is replaced in bodies, without regard to case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replacement {
-    /// The text.
-    pub from: String,
+    /// The text. One that is empty for a request is not looked for.
+    pub from: Template,
     /// What takes its place.
     pub to: Template,
     /// Only where it is found first.
@@ -217,6 +227,17 @@ pub struct RateUse {
     pub status: u16,
     /// Whether responses carry `RateLimit-Policy` and `RateLimit`.
     pub fields: bool,
+    /// Whether requests are counted, and none is refused or delayed.
+    pub is_dry_run: bool,
+}
+
+/// How a route uses a concurrency limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConcurrencyUse {
+    /// The index in [`Plan::concurrency`](super::Plan::concurrency).
+    pub limit: usize,
+    /// Whether requests are counted, and none is refused or waits.
+    pub is_dry_run: bool,
 }
 
 /// A concurrency limit for each key.

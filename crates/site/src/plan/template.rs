@@ -124,6 +124,8 @@ pub enum Variable {
     ResponseCookie(String),
     /// The request's body, if it is not too long for a field; only for rules of responses.
     Body,
+    /// What limits have decided about the request; only for rules of responses.
+    Limit(OfLimits),
     /// `X-Forwarded-For` of the request, and the client's address.
     ForwardedFor,
 }
@@ -139,6 +141,15 @@ pub enum OfUpstream {
     HeaderTime,
     /// How long it took until the attempt failed; `-` for the last one, which has not ended.
     ResponseTime,
+}
+
+/// Limits whose decision is a variable: `PASSED`, `DELAYED`, `REJECTED`, the last two also with `_DRY_RUN`; nothing without a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfLimits {
+    /// Rates.
+    Rates,
+    /// Limits of concurrent requests.
+    Concurrency,
 }
 
 /// A part of a PROXY protocol header.
@@ -195,6 +206,7 @@ impl Variable {
                 | Variable::Upstream(_)
                 | Variable::ResponseMap(_)
                 | Variable::Body
+                | Variable::Limit(_)
         )
     }
 }
@@ -260,7 +272,7 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 54] = [
+pub const VARIABLES: [(&str, Variable); 56] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
@@ -308,6 +320,8 @@ pub const VARIABLES: [(&str, Variable); 54] = [
     ("upstream_header_time", Variable::Upstream(OfUpstream::HeaderTime)),
     ("upstream_response_time", Variable::Upstream(OfUpstream::ResponseTime)),
     ("request_body", Variable::Body),
+    ("limit_req_status", Variable::Limit(OfLimits::Rates)),
+    ("limit_conn_status", Variable::Limit(OfLimits::Concurrency)),
     ("proxy_add_x_forwarded_for", Variable::ForwardedFor),
     ("ssl_client_verify", Variable::Certificate(OfCertificate::Verify)),
     ("ssl_client_escaped_cert", Variable::Certificate(OfCertificate::Pem)),

@@ -1,9 +1,9 @@
 //! Rules and routes under conditions, and variables.
 
 use super::super::plan::{
-    Access, Cached, Concurrency, ErrorPage, Expires, ExpiresFrom, FieldChange, FieldRule, Limited, Map,
-    MapKey, Page, PageSource, Peers, Rate, RateUse, Reroute, Rewrite, RewriteFrom, RouteEntry, Rules,
-    SetValue, SetVariable, Then, Validity, Verdict, When, WhenBlock,
+    Access, Cached, Concurrency, ConcurrencyUse, ErrorPage, Expires, ExpiresFrom, FieldChange, FieldRule,
+    Limited, Map, MapKey, Page, PageSource, Peers, Rate, RateUse, Reroute, Rewrite, RewriteFrom, RouteEntry,
+    Rules, SetValue, SetVariable, Then, Validity, Verdict, When, WhenBlock,
 };
 use super::*;
 
@@ -143,6 +143,57 @@ fn rules_under_conditions_are_added() {
 }
 
 #[test]
+fn limits_that_are_dry_runs_report_what_they_would_do() {
+    let mut plan = plan_of(vec![to_upstream("/"), to_upstream("/dry"), to_upstream("/none")]);
+    plan.rates.push(Rate {
+        name: "posts".to_owned(),
+        key: Limited::Everyone,
+        requests: 1,
+        window: std::time::Duration::from_secs(3600),
+        keys_max: 16,
+    });
+    plan.concurrency.push(Concurrency {
+        name: "held".to_owned(),
+        key: Limited::Everyone,
+        requests_max: 1,
+        queue_max: 10,
+        queue_time_max: std::time::Duration::from_secs(1),
+        keys_max: 16,
+        status: 503,
+    });
+    let shown = |name: &str, text: &str| FieldRule {
+        name: name.to_owned(),
+        change: FieldChange::Set(template(text)),
+        when: When::Always,
+    };
+    let shown = vec![shown("X-Rate", "$limit_req_status."), shown("X-Count", "$limit_conn_status.")];
+    for (route, is_dry_run) in [(0, false), (1, true)] {
+        let rules = &mut plan.sites[0].routes[route].rules;
+        rules.rates =
+            vec![RateUse { rate: 0, burst: 1, delay: Some(0), status: 429, fields: false, is_dry_run }];
+        rules.concurrency = vec![ConcurrencyUse { limit: 0, is_dry_run }];
+    }
+    plan.sites[0].routes.iter_mut().for_each(|route| route.rules.response_fields = shown.clone());
+    let client = TestClient::new(&plan);
+    let statuses = |path: &str| {
+        let answer = client.get(path);
+        let field = |name: &str| {
+            let line = answer.fields.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+            line.unwrap_or_default().to_owned()
+        };
+        (answer.status, field("X-Rate"), field("X-Count"))
+    };
+    let expected = |status: u16, rate: &str, count: &str| (status, rate.to_owned(), count.to_owned());
+    assert_eq!(statuses("/held"), expected(200, "PASSED.", "PASSED."));
+    assert_eq!(statuses("/dry"), expected(200, "DELAYED_DRY_RUN.", "REJECTED_DRY_RUN."));
+    assert_eq!(statuses("/dry"), expected(200, "REJECTED_DRY_RUN.", "REJECTED_DRY_RUN."));
+    assert_eq!(statuses("/b"), expected(429, "REJECTED.", "."));
+    assert_eq!(statuses("/none"), expected(200, ".", "."));
+    client.fake.held.borrow_mut().clear();
+    assert_eq!(statuses("/dry"), expected(200, "REJECTED_DRY_RUN.", "PASSED."));
+}
+
+#[test]
 fn limits_under_conditions_count_only_their_requests() {
     let mut plan = plan_of(vec![to_upstream("/")]);
     plan.rates.push(Rate {
@@ -161,10 +212,13 @@ fn limits_under_conditions_count_only_their_requests() {
         keys_max: 16,
         status: 503,
     });
-    let rate = RateUse { rate: 0, burst: 0, delay: None, status: 429, fields: true };
+    let rate = RateUse { rate: 0, burst: 0, delay: None, status: 429, fields: true, is_dry_run: false };
     plan.sites[0].routes[0].rules.when = vec![
         block(&["method == 'POST'"], Rules { rates: vec![rate], ..Rules::default() }),
-        block(&["path.startsWith('/held')"], Rules { concurrency: vec![0], ..Rules::default() }),
+        block(
+            &["path.startsWith('/held')"],
+            Rules { concurrency: vec![ConcurrencyUse { limit: 0, is_dry_run: false }], ..Rules::default() },
+        ),
     ];
     let client = TestClient::new(&plan);
     assert_eq!([client.get("/").status, client.get("/").status], [200, 200]);

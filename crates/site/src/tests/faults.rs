@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::plan::{FieldChange, FieldRule, Host, Limited, Rate, RateUse, Variable, When};
+use super::super::plan::{
+    ConcurrencyUse, FieldChange, FieldRule, Host, Limited, Rate, RateUse, Variable, When,
+};
 use super::super::{Error, Place};
 use super::*;
 
@@ -30,7 +32,15 @@ fn bad_plans_are_refused() {
         (&|plan| plan.upstreams.truncate(0), here, "no upstream 0: there are 0"),
         (&|plan| route(plan, &|route| route.action = Action::Files(0)), here, "no folder 0"),
         (&|plan| route(plan, &|route| route.try_files = Some(1)), here, "no folder 1"),
-        (&|plan| route(plan, &|route| route.rules.concurrency = vec![0]), here, "no concurrency limit 0"),
+        (
+            &|plan| {
+                route(plan, &|route| {
+                    route.rules.concurrency = vec![ConcurrencyUse { limit: 0, is_dry_run: false }]
+                })
+            },
+            here,
+            "no concurrency limit 0",
+        ),
         (
             &|plan| route(plan, &|route| route.methods = vec!["A B".to_owned()]),
             here,
@@ -40,8 +50,14 @@ fn bad_plans_are_refused() {
         (
             &|plan| {
                 route(plan, &|route| {
-                    route.rules.rates =
-                        vec![RateUse { rate: 0, burst: 0, delay: None, status: 429, fields: true }]
+                    route.rules.rates = vec![RateUse {
+                        rate: 0,
+                        burst: 0,
+                        delay: None,
+                        status: 429,
+                        fields: true,
+                        is_dry_run: false,
+                    }]
                 })
             },
             here,

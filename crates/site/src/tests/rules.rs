@@ -165,7 +165,8 @@ fn rates_are_enforced_and_reported() {
         window: Duration::from_secs(3600),
         keys_max: 1024,
     };
-    let used = |rate, burst, fields| RateUse { rate, burst, delay: None, status: 429, fields };
+    let used =
+        |rate, burst, fields| RateUse { rate, burst, delay: None, status: 429, fields, is_dry_run: false };
     let mut plan = plan_of(vec![
         Route { rules: Rules { rates: vec![used(0, 2, true)], ..Rules::default() }, ..to_upstream("/") },
         Route { rules: Rules { rates: vec![used(1, 0, false)], ..Rules::default() }, ..to_upstream("/key") },

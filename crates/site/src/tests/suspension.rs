@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::super::passwords::tests::bcrypt_of;
 use super::super::plan::{
-    BasicAuth, Concurrency, ErrorPage, ForwardAuth, Limited, Page, PageSource, Rules, User, Variable,
+    BasicAuth, Concurrency, ConcurrencyUse, ErrorPage, ForwardAuth, Limited, Page, PageSource, Rules, User,
+    Variable,
 };
 use super::*;
 
@@ -136,6 +137,44 @@ fn a_body_is_kept_while_a_request_waits() {
 }
 
 #[test]
+fn a_route_of_the_site_decides() {
+    let mut deciding = respond(PathMatch::Exact("/auth".to_owned()), "secret");
+    deciding.entry = crate::plan::RouteEntry::Internal;
+    deciding.rules.access =
+        vec![crate::plan::Access { verdict: crate::plan::Verdict::Deny, peers: crate::plan::Peers::All }];
+    let status = |status: u16, name: &str| {
+        let mut route = respond(PathMatch::Exact("/auth".to_owned()), "secret");
+        route.action =
+            Action::Respond { status, content_type: "text/plain".to_owned(), body: template("secret") };
+        route.entry = crate::plan::RouteEntry::Internal;
+        route.when = vec![condition(&format!("header['x-token'] == '{name}'"))];
+        route
+    };
+    let rules = Rules { auth_route: Some(crate::plan::Reroute::Path(template("/auth"))), ..Rules::default() };
+    let plan = plan_of(vec![
+        Route { rules, ..to_upstream("/") },
+        status(401, "bad"),
+        status(403, "worse"),
+        status(302, "other"),
+        Route {
+            when: vec![condition("header['x-token'] == 'upstream'")],
+            path: PathMatch::Exact("/auth".to_owned()),
+            ..to_upstream("/auth")
+        },
+        deciding,
+    ]);
+    let client = TestClient::new(&plan);
+    for (token, expected) in [("good", 200), ("bad", 401), ("worse", 403), ("other", 500), ("upstream", 500)]
+    {
+        let answer = client.ask("POST", "/a", &format!("X-Token: {token}\r\n"));
+        assert_eq!(answer.status, expected, "{token} {answer:?}");
+        assert!(!answer.body.contains("secret"), "{answer:?}");
+    }
+    assert_eq!(client.fake.sent.borrow().len(), 1, "only what was allowed");
+    assert_eq!(client.get("/auth").status, 404);
+}
+
+#[test]
 fn the_auth_service_decides() {
     let authority = ForwardAuth {
         upstream: 1,
@@ -162,7 +201,8 @@ fn the_auth_service_decides() {
 }
 
 fn limited(queue_max: u32, queue_time_max: Duration) -> TestClient {
-    let rules = Rules { concurrency: vec![0], ..Rules::default() };
+    let rules =
+        Rules { concurrency: vec![ConcurrencyUse { limit: 0, is_dry_run: false }], ..Rules::default() };
     let mut plan = plan_of(vec![Route { rules, ..to_upstream("/") }]);
     plan.concurrency.push(Concurrency {
         name: "few".to_owned(),

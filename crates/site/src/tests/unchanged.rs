@@ -12,7 +12,8 @@ use crate::{Place, WorkerSites, check_after, open_after};
 fn plan_of_two() -> Plan {
     let site = |name: &str| -> SharedSite {
         let mut limited = to_upstream("/limited");
-        limited.rules.rates = vec![RateUse { rate: 0, burst: 0, delay: None, status: 429, fields: false }];
+        limited.rules.rates =
+            vec![RateUse { rate: 0, burst: 0, delay: None, status: 429, fields: false, is_dry_run: false }];
         Site {
             name: name.to_owned(),
             hosts: vec![plan::Host::Exact(format!("{name}.example"))],

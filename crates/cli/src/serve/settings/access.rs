@@ -1,7 +1,8 @@
 //! Settings of access control and rate limits.
 
 use flatout_site::plan::{
-    Access, BasicAuth, Concurrency, Cors, ForwardAuth, Limited, Origins, Rate, RateUse, User, Verdict,
+    Access, BasicAuth, Concurrency, ConcurrencyUse, Cors, ForwardAuth, Limited, Origins, Rate, RateUse, User,
+    Verdict,
 };
 
 use crate::serve::options::ServeOptions;
@@ -29,6 +30,14 @@ const LIMIT_NAME: Key =
 
 const LIMIT_KEYS_MAX: Key =
     Key { name: "keys", value: "N", default: "65536", help: "maximum number of keys to remember" };
+
+/// Limits that only count.
+const DRY_RUN: Key = Key {
+    name: "dry-run",
+    value: "on|off",
+    default: "off",
+    help: "count requests, but refuse and delay none; response-header shows what it would have done in $limit_req_status and $limit_conn_status",
+};
 
 pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
     ServeSetting {
@@ -85,6 +94,7 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
                 default: "on",
                 help: "add the fields RateLimit and RateLimit-Policy to responses",
             },
+            DRY_RUN,
             LIMIT_KEYS_MAX,
         ],
         help: "maximum request rate, such as 100/s, 30/m or 5/10s; further requests get 429; the limit of a site counts \
@@ -106,6 +116,7 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
             },
             Key { name: "queue-time", value: "TIME", default: "10s", help: "longest wait; then 503" },
             Key { name: "status", value: "CODE", default: "503", help: "the status in place of 503" },
+            DRY_RUN,
             LIMIT_NAME,
             LIMIT_KEYS_MAX,
         ],
@@ -182,10 +193,21 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
             },
         ],
         default: "off",
-        help: "ask this upstream whether to allow each request, or off; 2xx allows it, any other response goes to the client",
+        help: "ask this upstream whether to allow each request, or off; 2xx allows it, any other response goes to the client; or ask a \
+               route of the site (/PATH or @NAME) that responds at once: with respond, redirect or files; its 401 and 403 go to the \
+               client, and what else it says is 500; its own rules about clients do not apply then",
         set: |options, given| {
+            (options.rules.forward_auth, options.rules.auth_route) = (None, None);
             if given.text() == "off" {
-                options.rules.forward_auth = None;
+                return Ok(());
+            }
+            if given.text().starts_with(['/', '@']) {
+                let keys = ["path", "request-headers", "response-headers"];
+                if let Some(key) = keys.into_iter().find(|key| given.key(key).is_some()) {
+                    let message = format!("`{key}` is for an upstream; a route has the path that is given");
+                    return Err(Refused { key: Some(key), message, ..Refused::default() });
+                }
+                options.rules.auth_route = Some(options.reroute(given.text())?);
                 return Ok(());
             }
             let list = |name: &str| given.key(name).map(parse::names).unwrap_or_default();
@@ -267,7 +289,8 @@ fn rate_limit(options: &mut ServeOptions, given: &Values) -> Result<(), Refused>
             rates.len() - 1
         }
     };
-    options.rules.rates.push(RateUse { rate, burst, delay, status, fields });
+    let is_dry_run = given.read("dry-run", value::switch)?.unwrap_or(false);
+    options.rules.rates.push(RateUse { rate, burst, delay, status, fields, is_dry_run });
     Ok(())
 }
 
@@ -298,7 +321,8 @@ fn request_limit(options: &mut ServeOptions, given: &Values) -> Result<(), Refus
             limits.len() - 1
         }
     };
-    options.rules.concurrency.push(limit);
+    let is_dry_run = given.read("dry-run", value::switch)?.unwrap_or(false);
+    options.rules.concurrency.push(ConcurrencyUse { limit, is_dry_run });
     Ok(())
 }
 

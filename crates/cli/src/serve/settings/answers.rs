@@ -76,7 +76,7 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
     ServeSetting {
         name: "paths",
         value: "strict|forward",
-        default: "strict for files, forward for proxied routes",
+        default: "strict for files and channels, otherwise forward",
         help: "paths with dot segments, %2F or backslashes: strict responds with 400; forward normalizes them for \
                matching and forwards them unchanged",
         set: |options, given| {
@@ -189,11 +189,11 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         name: "replace-text",
         value: "FROM TO",
         keys: &[Key { name: "once", value: "on|off", default: "on", help: "only where it is found first" }],
-        help: "replace a text in bodies of responses, without regard to case; TO may contain variables; bodies with a Content-Encoding, \
+        help: "replace a text in bodies of responses, without regard to case; both may contain variables ($$ is a dollar sign); bodies with a Content-Encoding, \
                parts of files, and files that are not in memory (small-bytes) stay as they are",
         set: |options, given| {
             let replacement = Replacement {
-                from: given.text().to_owned(),
+                from: options.template(given.text())?,
                 to: options.template(given.value(1).unwrap_or_default())?,
                 is_once: given.key("once") != Some("off"),
             };
@@ -213,6 +213,18 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
             let types: Vec<String> = given.values().map(parse::content_type).collect::<Result<_, _>>()?;
             // The default has one form in a plan: a plain folder is known by rules that are all the default ones.
             options.rules.replaced_types = if types == [REPLACED_TYPE] { Vec::new() } else { types };
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "decode",
+        value: "on|off",
+        default: "off",
+        help: "decode responses in gzip, of upstreams above all, for clients that do not accept it; with more than 16 MiB from one piece \
+               they are cut off",
+        set: |options, given| {
+            options.compress.decodes = value::switch(given.text())?;
             Ok(())
         },
         ..ROUTES

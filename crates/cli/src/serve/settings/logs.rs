@@ -1,6 +1,6 @@
 //! Access logs, and the admin listener.
 
-use flatout_observe::log::{Format, Plan as Log, Scope, StandardStream, SyslogAddress};
+use flatout_observe::log::{Escape, Format, Plan as Log, Scope, StandardStream, SyslogAddress};
 use flatout_observe::observed::RequestLogs;
 use flatout_server::Plan;
 
@@ -15,13 +15,20 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
         value: "FILE",
         keys: &[
             Key { name: "format", help: "as log-format", ..KEY },
+            Key {
+                name: "escape",
+                value: "text|json|none",
+                help: "how values in its format are escaped: as in other servers' logs (\\xXX), as in JSON, or only line ends",
+                default: "json for a template that begins with {, otherwise text",
+                ..KEY
+            },
             Key { name: "buffer", value: "BYTES", help: "as log-buffer", ..KEY },
             Key { name: "flush", value: "TIME", help: "as log-flush", ..KEY },
             Key { name: "only", value: "CONDITIONS", help: "as log-only", ..KEY },
             Key { name: "sample", value: "N", help: "as log-sample", ..KEY },
         ],
         default: "off",
-        help: "log each request to this file, to - (stdout), stdout or stderr, to a system log (syslog:/dev/log, syslog:ADDRESS:PORT), or off; on a terminal with log-format short unless it is set; in a site, only its requests; in a route, its requests are in these logs alone, or with off in none; SIGUSR1 reopens it after a rotation",
+        help: "log each request to this file, to - (stdout), stdout or stderr, to a system log (syslog:/dev/log, syslog:ADDRESS:PORT), or off; the name of the file may have variables of the request, as in /var/log/$host.log; on a terminal with log-format short unless it is set; in a site, only its requests; in a route, its requests are in these logs alone, or with off in none; SIGUSR1 reopens it after a rotation",
         set: |options, given| {
             let is_off = given.text() == "off";
             if options.level == Level::Route {
@@ -31,6 +38,13 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
                 options.logs.clear();
                 return Ok(());
             }
+            let escape = given.read("escape", str::parse::<Escape>)?;
+            let format = given.read("format", Format::parse)?;
+            let format = match (format, escape) {
+                (Some(format), Some(escape)) => Some(format.with_escape(escape)),
+                (None, Some(_)) => return Err("`escape` is for the `format` beside it".into()),
+                (format, None) => format,
+            };
             let conditions = |text: &str| parse::names(text).iter().map(|text| text.parse()).collect();
             let log = AccessLog {
                 path: match given.text() {
@@ -41,7 +55,7 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
                         None => options.path(name),
                     },
                 },
-                format: given.read("format", Format::parse)?,
+                format,
                 buffer_bytes: given.read("buffer", value::bytes)?.map(|bytes| bytes as usize),
                 flush: given.read("flush", value::time)?,
                 only: given.read("only", conditions)?.unwrap_or_default(),
