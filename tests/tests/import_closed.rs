@@ -506,12 +506,13 @@ fn restrictions_are_converted_or_their_location_closed() {
         ("location / { auth_request /auth; } location = /auth { return 403; }", &[("/page.html", 403)]),
         ("auth_request /auth; location / { } location = /auth { return 403; }", &[("/page.html", 403)]),
         (
-            "location / { auth_request /auth; } location = /auth { if ($arg_k = a) { return 204; } if ($arg_k = b) { return 401; } \
-             if ($arg_k = c) { return 302 /x; } return 403; }",
+            "location / { auth_request /auth; } location = /auth { if ($request_uri ~ k=a) { return 204; } if ($request_uri ~ k=b) { return 401; } \
+             if ($request_uri ~ k=c) { return 302 /x; } if ($arg_k = d) { return 204; } return 403; }",
             &[
                 ("/page.html?k=a", 200),
                 ("/page.html?k=b", 401),
                 ("/page.html?k=c", 500),
+                ("/page.html?k=d", 403),
                 ("/page.html", 403),
                 ("/auth?k=a", 204),
             ],

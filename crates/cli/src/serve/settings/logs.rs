@@ -20,7 +20,6 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
                 value: "text|json|none",
                 help: "how values in its format are escaped: as in other servers' logs (\\xXX), as in JSON, or only line ends",
                 default: "json for a template that begins with {, otherwise text",
-                ..KEY
             },
             Key { name: "buffer", value: "BYTES", help: "as log-buffer", ..KEY },
             Key { name: "flush", value: "TIME", help: "as log-flush", ..KEY },
