@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::budget::Budgets;
 use super::event::{ConnectionFault, StreamId};
 use super::frame::{
-    Code, PREFACE, WINDOW_FIRST, setting, write_goaway, write_ping, write_reset, write_settings,
-    write_window_update,
+    Code, PAYLOAD_BYTES_MAX, PREFACE, WINDOW_FIRST, setting, write_goaway, write_ping, write_reset,
+    write_settings, write_window_update,
 };
 use super::hpack::Decoder;
 use super::limits::{Limits, RESETS_REMEMBERED, STREAMS_FIRST, STREAMS_MAX_CEILING};
@@ -108,6 +108,8 @@ pub(super) struct PeerSettings {
     pub(super) stream_window: i64,
     pub(super) streams_max: u32,
     pub(super) connect_protocol: bool,
+    /// The largest frame of a field block.
+    pub(super) block_frame_bytes: usize,
 }
 
 /// The phase of a graceful shutdown (RFC 9113 section 6.8).
@@ -173,6 +175,7 @@ impl Connection {
                 stream_window: i64::from(WINDOW_FIRST),
                 streams_max: STREAMS_FIRST,
                 connect_protocol: false,
+                block_frame_bytes: PAYLOAD_BYTES_MAX,
             },
             last_peer_stream: 0,
             next_stream: 1,

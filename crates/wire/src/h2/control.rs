@@ -127,7 +127,9 @@ impl Connection {
                 if !(PAYLOAD_BYTES_MAX as u32..=PAYLOAD_BYTES_CEILING).contains(&value) {
                     return Err(ConnectionFault::protocol("MAX_FRAME_SIZE is below 16384, or too large"));
                 }
-                // We do not use it: with larger frames one stream could delay the others for longer.
+                // Only for field blocks, between whose frames there can be no others: with larger frames of content, one stream
+                // could delay the others for longer.
+                self.peer.block_frame_bytes = value as usize;
                 Ok(false)
             }
             // Our encoder has no dynamic table, and our heads are always small enough.

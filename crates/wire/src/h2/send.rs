@@ -285,7 +285,7 @@ impl Connection {
         encode(out);
         let bytes = out.len() - at - FRAME_HEAD_BYTES;
         if bytes > PAYLOAD_BYTES_MAX {
-            return split_block(id, end_stream, at, out);
+            return split_block(id, end_stream, at, self.peer.block_frame_bytes, out);
         }
         let [_, a, b, c] = (bytes as u32).to_be_bytes();
         if let Some(length) = out.get_mut(at..at + 3) {
@@ -296,11 +296,12 @@ impl Connection {
 
 /// Splits the block after the frame head at `at` into frames.
 #[cold]
-fn split_block(id: u32, end_stream: u8, at: usize, out: &mut Vec<u8>) {
+fn split_block(id: u32, end_stream: u8, at: usize, bytes_max: usize, out: &mut Vec<u8>) {
     let block = out.split_off(at + FRAME_HEAD_BYTES);
     out.truncate(at);
-    let pieces = block.len().div_ceil(PAYLOAD_BYTES_MAX);
-    for (number, piece) in block.chunks(PAYLOAD_BYTES_MAX).enumerate() {
+    let bytes_max = bytes_max.max(PAYLOAD_BYTES_MAX);
+    let pieces = block.len().div_ceil(bytes_max);
+    for (number, piece) in block.chunks(bytes_max).enumerate() {
         let ends = if number + 1 == pieces { flag::END_HEADERS } else { 0 };
         match number {
             0 => write_head(piece.len(), kind::HEADERS, end_stream | ends, id, out),
