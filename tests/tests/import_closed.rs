@@ -530,7 +530,7 @@ fn restrictions_are_converted_or_their_location_closed() {
             &[("/page.html", 401)],
         ),
         ("rewrite ^/(?!public)(.*)$ /private/none/$1; location / { }", &[("/page.html", 404)]),
-        ("rewrite ^/page $http_x$connection/none; location / { }", &[("/page.html", 501)]),
+        ("rewrite ^/page $http_x$connection_requests/none; location / { }", &[("/page.html", 501)]),
         (
             "location ~ ^/(?!page) { return 403; } location / { }",
             &[("/style.css", 403), ("/private/secret.txt", 403)],

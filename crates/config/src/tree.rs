@@ -101,6 +101,11 @@ impl Tree {
         Some(value.at.start + places.get(bytes.start)?..value.at.start + places.get(bytes.end)?)
     }
 
+    /// Whether this text is anywhere in the file, comments included.
+    pub fn has_text(&self, text: &str) -> bool {
+        self.source.text().contains(text)
+    }
+
     /// The line number, from 1, of this position.
     pub fn line(&self, at: &Range<usize>) -> usize {
         self.source.line(at.start)

@@ -52,6 +52,8 @@ impl Uses {
             | Variable::TlsVersion
             | Variable::TlsCipher
             | Variable::TlsResumed
+            | Variable::TlsServerName
+            | Variable::Connection
             | Variable::Http2
             | Variable::Time
             | Variable::Random
@@ -136,12 +138,15 @@ pub(crate) struct TlsNoted {
     /// The cipher suite.
     pub(crate) cipher: String,
     pub(crate) is_resumed: bool,
+    /// The name that the client has asked for.
+    pub(crate) server_name: Box<str>,
 }
 
 impl TlsNoted {
     fn of(tls: Tls<'_>) -> Option<TlsNoted> {
         let (version, cipher) = tls.cipher()?;
-        Some(TlsNoted { version, cipher, is_resumed: tls.is_resumed() })
+        let server_name = tls.server_name().unwrap_or_default();
+        Some(TlsNoted { version, cipher, is_resumed: tls.is_resumed(), server_name })
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD};
 use flatout_engine::tls::PeerCertificate;
-use flatout_engine::{bug, sent_request_id};
+use flatout_engine::{Request, bug, sent_request_id};
 use flatout_lane::process::host_name;
 use flatout_prerender::{Crawler, crawler};
 use flatout_wire::target::{encode_path, push_escape};
@@ -110,6 +110,7 @@ impl View<'_> {
                 Some(facts) if facts.is_resumed => b"r",
                 Some(_) => b".",
             },
+            Variable::TlsServerName => self.tls_facts().map_or(b"", |facts| facts.server_name.as_bytes()),
             Variable::Http2 if head.version != Version::Http2 => b"",
             Variable::Http2 if self.request.is_some_and(|request| request.tls.is_some()) => b"h2",
             Variable::Http2 => b"h2c",
@@ -204,6 +205,10 @@ impl View<'_> {
             }
             Variable::PeerPort => write_port(self.connected_peer(), out),
             Variable::Announced(of) => self.write_announced(*of, out),
+            Variable::Connection => match self.request.map_or(0, Request::connection) {
+                0 => Ok(()),
+                number => write!(out, "{number}"),
+            },
             Variable::Process => write!(out, "{}", std::process::id()),
             Variable::Certificate(property) => {
                 write_property(*property, self.certificate, out);
@@ -343,25 +348,37 @@ fn write_property(property: OfCertificate, certificate: Option<&PeerCertificate>
             false => b"FAILED:unknown issuer",
         }),
         (OfCertificate::Pem, Some(certificate)) => write_escaped_pem(&certificate.der, out),
+        (OfCertificate::FoldedPem, Some(certificate)) => write_folded_pem(&certificate.der, out),
         (OfCertificate::Property(property), Some(certificate)) => {
             out.extend_from_slice(property.of(&certificate.der).unwrap_or_default().as_bytes());
         }
     }
 }
 
-/// Writes a certificate in PEM (RFC 7468), percent-encoded: it has line ends, which no field may have.
-fn write_escaped_pem(certificate: &[u8], out: &mut Vec<u8>) {
+/// A certificate in PEM (RFC 7468).
+fn pem(certificate: &[u8]) -> Vec<u8> {
     let text = BASE64_STANDARD.encode(certificate);
     let lines = text.as_bytes().chunks(64).flat_map(|line| [line, b"\n"]);
     let begin = &b"-----BEGIN CERTIFICATE-----\n"[..];
-    for piece in [begin].into_iter().chain(lines).chain([&b"-----END CERTIFICATE-----\n"[..]]) {
-        for &byte in piece {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => out.push(byte),
-                _ => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
-            }
+    let all = [begin].into_iter().chain(lines).chain([&b"-----END CERTIFICATE-----\n"[..]]);
+    all.collect::<Vec<_>>().concat()
+}
+
+/// Writes a certificate in PEM, percent-encoded: it has line ends, which no field may have.
+fn write_escaped_pem(certificate: &[u8], out: &mut Vec<u8>) {
+    for byte in pem(certificate) {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => out.push(byte),
+            _ => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
         }
     }
+}
+
+/// The same in one line, as a recipient reads a field with folded lines (RFC 9112, 5.2).
+fn write_folded_pem(certificate: &[u8], out: &mut Vec<u8>) {
+    let text = pem(certificate);
+    let lines = text.strip_suffix(b"\n").unwrap_or(&text);
+    out.extend(lines.iter().map(|&byte| if byte == b'\n' { b' ' } else { byte }));
 }
 
 fn argument<'q>(query: Option<&'q [u8]>, name: &str) -> Option<&'q [u8]> {

@@ -198,6 +198,11 @@ impl Channel {
         self.session.key_exchange()
     }
 
+    /// The name that the client asks for (SNI), in lower case; `None` before its ClientHello has arrived, and for a client's own connection.
+    pub fn server_name(&self) -> Option<&str> {
+        self.session.server_name()
+    }
+
     /// Whether it resumed an earlier session.
     pub fn is_resumed(&self) -> bool {
         self.session.is_resumed()

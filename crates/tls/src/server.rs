@@ -41,6 +41,8 @@ pub struct ServerPlan {
     /// attacker could replay it: see [`Channel::is_early`]. Sessions are stored in memory and each is valid
     /// for one connection; the keys of [`Tickets`] are not used.
     pub early_data: bool,
+    /// Whether the name that a client asks for is known afterwards ([`Channel::server_name`]).
+    pub keeps_names: bool,
     /// Other certificates and rules for some names; which, a [`Selector`] decides.
     pub profiles: Vec<Profile>,
 }
@@ -55,6 +57,7 @@ impl Default for ServerPlan {
             clients: None,
             protocols: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             early_data: false,
+            keeps_names: false,
             profiles: Vec::new(),
         }
     }
@@ -169,7 +172,7 @@ impl Acceptor {
     pub fn accept(&self, socket: OwnedFd, listener: u16) -> Result<Channel, Fault> {
         let live = self.0.live.load();
         let session = match &live.profiles[..] {
-            [only] => Session::server(only).map_err(Fault::Protocol)?,
+            [only] if !live.plan.keeps_names => Session::server(only, None).map_err(Fault::Protocol)?,
             _ => Session::undecided(live.clone(), listener),
         };
         Ok(Channel::new(socket, session, Some(self.0.counts.clone())))
@@ -324,6 +327,10 @@ impl Live {
     pub(crate) fn profile(&self, listener: u16, hello: &Accepted) -> Option<&OpenProfile> {
         let at = self.selector.select(listener, hello);
         self.profiles.get(at).or_else(|| self.profiles.first())
+    }
+
+    pub(crate) fn keeps_names(&self) -> bool {
+        self.plan.keeps_names
     }
 
     fn has_expired_staple(&self, now: SystemTime) -> bool {

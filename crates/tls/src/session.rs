@@ -42,6 +42,8 @@ pub(crate) enum Session {
 pub(crate) struct Followed {
     /// Their number.
     rules: u16,
+    /// The name that the client asks for (SNI).
+    server_name: Option<Box<str>>,
     lenient: Option<Arc<Lenient>>,
     has_verified: OnceCell<bool>,
 }
@@ -103,10 +105,11 @@ impl<'a> Plain<'a> {
 }
 
 impl Session {
-    pub(crate) fn server(profile: &OpenProfile) -> Result<Session, Error> {
+    pub(crate) fn server(profile: &OpenProfile, server_name: Option<Box<str>>) -> Result<Session, Error> {
         let session = UnbufferedServerConnection::new(profile.config.clone())?;
         let followed = Followed {
             rules: profile.rules,
+            server_name,
             lenient: profile.lenient.clone(),
             has_verified: OnceCell::new(),
         };
@@ -122,6 +125,14 @@ impl Session {
     pub(crate) fn rules(&self) -> Option<u16> {
         match self {
             Session::Server(_, followed) => Some(followed.rules),
+            Session::Undecided(_) | Session::Client(_) => None,
+        }
+    }
+
+    /// The name that a server's client asks for, in lower case.
+    pub(crate) fn server_name(&self) -> Option<&str> {
+        match self {
+            Session::Server(_, followed) => followed.server_name.as_deref(),
             Session::Undecided(_) | Session::Client(_) => None,
         }
     }
@@ -249,7 +260,10 @@ impl Undecided {
                 Ok(None) => {}
                 Ok(Some(hello)) => {
                     let profile = self.live.profile(self.listener, &hello);
-                    return profile.map(Session::server).transpose();
+                    let lower = |name: &str| name.to_ascii_lowercase().into();
+                    let named = hello.client_hello();
+                    let name = named.server_name().filter(|_| self.live.keeps_names()).map(lower);
+                    return profile.map(|profile| Session::server(profile, name)).transpose();
                 }
                 Err((error, mut alert)) => {
                     // Nothing fails here: it writes to memory.

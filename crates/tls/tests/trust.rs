@@ -161,6 +161,18 @@ fn profiles_of_other_realms_have_other_rules_and_opaque_ones_select_no_protocol(
 }
 
 #[test]
+fn the_name_that_a_client_asks_for_is_known_if_the_plan_wants_it() {
+    let folder = Folder::new();
+    let identities = vec![folder.sign("a", &["LocalHost"])];
+    let connector = Connector::open(&folder.trusting(), "LocalHost").unwrap();
+    for (keeps_names, expected) in [(true, Some("localhost")), (false, None)] {
+        let acceptor = Acceptor::open(ServerPlan { keeps_names, ..server(identities.clone()) }).unwrap();
+        let (server, client) = shaken(&acceptor, &connector);
+        assert_eq!((server.server_name(), client.server_name()), (expected, None));
+    }
+}
+
+#[test]
 fn files_that_cannot_be_used_are_refused_with_the_reason() {
     let folder = Folder::new();
     let Identity { certificate, key, .. } = folder.sign("a", &["a"]);

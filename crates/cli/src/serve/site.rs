@@ -6,6 +6,7 @@ use std::ops::Range;
 use flatout_cache::DiskPlan;
 use flatout_config::{Mistake, Node, Tree, in_order};
 use flatout_engine::MessagePlan;
+use flatout_engine::tls::ServerPlan;
 use flatout_observe::log;
 use flatout_proxy::{Server, ServerSource, SourcePlace, Upstream};
 use flatout_server::{AcmePart, Checked, Invalid, Plan, PrerenderPlan, SecurePart};
@@ -222,7 +223,8 @@ fn finish(top: ServeOptions, sites: Sites, mut logs: Vec<log::Plan>, tree: Tree)
         server: flatout_engine::Plan { listen, ..top.server },
         site_listen,
         site_secure,
-        secure: top.secure,
+        // Names of clients cost memory.
+        secure: ServerPlan { keeps_names: tree.has_text("ssl_server_name"), ..top.secure },
         https_redirect: top.https_redirect.unwrap_or(!top.issue.domains.is_empty()),
         issue: top.issue,
         state: None,

@@ -37,6 +37,7 @@ pub struct RequestOrigin {
     peer: Option<SocketAddr>,
     listener: u16,
     number: u64,
+    connection: u64,
     tls: Option<Rc<TlsFacts>>,
     announced: Option<Rc<Announced>>,
 }
@@ -140,6 +141,7 @@ impl RequestOrigin {
             peer: request.peer,
             listener: request.listener,
             number: request.number,
+            connection: request.connection(),
             tls: request.tls.map(|tls| Rc::new(TlsFacts::of(tls))),
             announced: request.announced(),
         }
@@ -187,6 +189,10 @@ impl Park for RequestOrigin {
 
     fn announced(&self) -> Option<Rc<Announced>> {
         self.announced.clone()
+    }
+
+    fn connection(&self) -> u64 {
+        self.connection
     }
 }
 

@@ -55,6 +55,7 @@ pub(crate) struct TlsFacts {
     rules: Option<u16>,
     client_certificate: Option<PeerCertificate>,
     is_resumed: bool,
+    server_name: Option<Box<str>>,
 }
 
 impl TlsFacts {
@@ -66,6 +67,7 @@ impl TlsFacts {
             rules: tls.rules(),
             client_certificate: tls.client_certificate(),
             is_resumed: tls.is_resumed(),
+            server_name: tls.server_name(),
         }
     }
 }
@@ -124,6 +126,17 @@ impl<'a> Tls<'a> {
         }
     }
 
+    /// The name that the client has asked for (SNI), in lower case.
+    pub fn server_name(&self) -> Option<Box<str>> {
+        match self.0 {
+            Known::Connection(secured) => {
+                secured.with(|channel| channel.server_name().map(Box::from)).flatten()
+            }
+            Known::Copy(facts) => facts.server_name.clone(),
+            Known::Early(_) => None,
+        }
+    }
+
     /// The client's certificate, if it was requested and presented.
     pub fn client_certificate(&self) -> Option<PeerCertificate> {
         match self.0 {
@@ -150,6 +163,9 @@ pub(crate) trait Park {
     fn park(&self) -> ExchangeKey;
 
     fn announced(&self) -> Option<Rc<Announced>>;
+
+    /// The number of its connection.
+    fn connection(&self) -> u64;
 }
 
 /// For detached requests: they have no exchange.
@@ -160,6 +176,10 @@ impl Park for Rc<Announced> {
 
     fn announced(&self) -> Option<Rc<Announced>> {
         Some(self.clone())
+    }
+
+    fn connection(&self) -> u64 {
+        0
     }
 }
 
@@ -193,6 +213,11 @@ impl<'a> Request<'a> {
     /// The addresses in its connection's PROXY protocol header; `None` without one. Requests do not carry it: it is looked up.
     pub fn announced(&self) -> Option<Rc<Announced>> {
         self.parking?.announced()
+    }
+
+    /// The number of its connection, which no other connection of its worker has while the process runs; 0 without one.
+    pub fn connection(&self) -> u64 {
+        self.parking.map_or(0, |parking| parking.connection())
     }
 
     /// The key of this request's exchange, which is created now. With it the response can be sent later
@@ -236,6 +261,7 @@ mod tests {
             rules: Some(7),
             client_certificate: Some(PeerCertificate { der: b"der".to_vec(), is_verified: false }),
             is_resumed: true,
+            server_name: Some("a.example".into()),
         };
         let mut fields = Vec::new();
         let head = parse_kept(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", &mut fields, None).unwrap();
@@ -246,9 +272,9 @@ mod tests {
         let twice = once.resume(OwnedRequest::of).unwrap();
         let seen = twice.resume(|request| {
             let tls = request.tls.unwrap();
-            (tls.is_early(), tls.cipher(), tls.rules(), tls.client_certificate())
+            (tls.is_early(), tls.cipher(), tls.rules(), tls.client_certificate(), tls.server_name())
         });
-        assert_eq!(seen, Some((true, facts.cipher, Some(7), facts.client_certificate)));
+        assert_eq!(seen, Some((true, facts.cipher, Some(7), facts.client_certificate, facts.server_name)));
     }
 
     #[test]

@@ -60,6 +60,10 @@ impl Park for Parker<'_> {
     fn announced(&self) -> Option<Rc<Announced>> {
         self.lane.announced(self.connection)
     }
+
+    fn connection(&self) -> u64 {
+        self.connection.to_u64()
+    }
 }
 
 /// The path for routing: see [`target`].

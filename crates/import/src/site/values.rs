@@ -71,7 +71,7 @@ pub(super) fn rate(text: &str) -> Option<String> {
 }
 
 /// Variables with the same name in both.
-const VARIABLES: [&str; 43] = [
+const VARIABLES: [&str; 51] = [
     "scheme",
     "host",
     "http_host",
@@ -102,6 +102,8 @@ const VARIABLES: [&str; 43] = [
     "ssl_protocol",
     "ssl_cipher",
     "ssl_session_reused",
+    "ssl_server_name",
+    "connection",
     "http2",
     "hostname",
     "pid",
@@ -115,6 +117,12 @@ const VARIABLES: [&str; 43] = [
     "ssl_client_i_dn",
     "ssl_client_serial",
     "ssl_client_fingerprint",
+    "ssl_client_cert",
+    "ssl_client_s_dn_legacy",
+    "ssl_client_i_dn_legacy",
+    "ssl_client_v_start",
+    "ssl_client_v_end",
+    "ssl_client_v_remain",
 ];
 
 /// Those that are known with the response.

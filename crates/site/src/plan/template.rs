@@ -60,6 +60,10 @@ pub enum Variable {
     Http2,
     /// `r` if the TLS session was resumed, `.` if not, nothing without TLS.
     TlsResumed,
+    /// The name that the client asks for by TLS (SNI).
+    TlsServerName,
+    /// The number of the connection.
+    Connection,
     /// The name of this machine.
     HostName,
     /// The process.
@@ -172,6 +176,8 @@ pub enum OfCertificate {
     Verify,
     /// The certificate in PEM, percent-encoded.
     Pem,
+    /// The same in one line, with a blank in place of each line end.
+    FoldedPem,
     /// A text from the certificate.
     Property(Property),
 }
@@ -272,7 +278,7 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 56] = [
+pub const VARIABLES: [(&str, Variable); 64] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
@@ -301,6 +307,8 @@ pub const VARIABLES: [(&str, Variable); 56] = [
     ("ssl_protocol", Variable::TlsVersion),
     ("ssl_cipher", Variable::TlsCipher),
     ("ssl_session_reused", Variable::TlsResumed),
+    ("ssl_server_name", Variable::TlsServerName),
+    ("connection", Variable::Connection),
     ("http2", Variable::Http2),
     ("hostname", Variable::HostName),
     ("pid", Variable::Process),
@@ -328,6 +336,12 @@ pub const VARIABLES: [(&str, Variable); 56] = [
     ("ssl_client_s_dn", Variable::Certificate(OfCertificate::Property(Property::Subject))),
     ("ssl_client_i_dn", Variable::Certificate(OfCertificate::Property(Property::Issuer))),
     ("ssl_client_serial", Variable::Certificate(OfCertificate::Property(Property::Serial))),
+    ("ssl_client_cert", Variable::Certificate(OfCertificate::FoldedPem)),
+    ("ssl_client_s_dn_legacy", Variable::Certificate(OfCertificate::Property(Property::LegacySubject))),
+    ("ssl_client_i_dn_legacy", Variable::Certificate(OfCertificate::Property(Property::LegacyIssuer))),
+    ("ssl_client_v_start", Variable::Certificate(OfCertificate::Property(Property::ValidFrom))),
+    ("ssl_client_v_end", Variable::Certificate(OfCertificate::Property(Property::ValidUntil))),
+    ("ssl_client_v_remain", Variable::Certificate(OfCertificate::Property(Property::DaysLeft))),
     ("ssl_client_fingerprint", Variable::Certificate(OfCertificate::Property(Property::Fingerprint))),
 ];
 

@@ -131,6 +131,7 @@ pub(crate) fn server(identities: Vec<Identity>) -> ServerPlan {
         clients: None,
         protocols: vec![b"http/1.1".to_vec()],
         early_data: false,
+        keeps_names: false,
         profiles: Vec::new(),
     }
 }
