@@ -438,3 +438,143 @@ fn another_application_is_asked_in_place_of_one_that_is_overloaded() {
     }
     assert!(busy_connections.load(Ordering::SeqCst) > 0, "it was asked too");
 }
+
+/// An application whose test sees what arrives, before the request is complete.
+struct Watched {
+    address: SocketAddr,
+    /// Parts of bodies, and empty ones at their ends.
+    parts: std::sync::mpsc::Receiver<Vec<u8>>,
+    connections: Arc<AtomicUsize>,
+}
+
+/// It responds when a body has ended, or, to `/early.php`, before that.
+fn watched() -> Watched {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (seen, parts) = std::sync::mpsc::channel();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = connections.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, seen) = (stream.unwrap(), seen.clone());
+            count.fetch_add(1, Ordering::SeqCst);
+            std::thread::spawn(move || {
+                let (mut header, mut params) = ([0; 8], Vec::new());
+                while stream.read_exact(&mut header).is_ok() {
+                    let count = usize::from(u16::from_be_bytes([header[4], header[5]]));
+                    let mut content = vec![0; count + usize::from(header[6])];
+                    if stream.read_exact(&mut content).is_err() {
+                        return;
+                    }
+                    let has = |text: &[u8], params: &[u8]| params.windows(text.len()).any(|it| it == text);
+                    match header[1] {
+                        1 => params.clear(),
+                        4 => params.extend_from_slice(&content),
+                        5 => {
+                            let is_early = has(b"/early.php", &params);
+                            let is_end = content.is_empty();
+                            let _ = seen.send(content);
+                            if is_end || is_early {
+                                let length =
+                                    if has(b"CONTENT_LENGTH", &params) { "known" } else { "unknown" };
+                                let _ =
+                                    stream.write_all(&stdout(format!("X-A: b\r\n\r\n{length}").as_bytes()));
+                                let _ = stream.write_all(&end());
+                                if is_early {
+                                    return;
+                                }
+                            }
+                        }
+                        kind => panic!("record of type {kind}"),
+                    }
+                }
+            });
+        }
+    });
+    Watched { address, parts, connections }
+}
+
+#[test]
+fn bodies_reach_an_application_as_they_arrive() {
+    let (folder, app) = (Folder::new(), watched());
+    let server = server(&folder, app.address, "buffer-requests off\n");
+    let next = || app.parts.recv_timeout(flatout_tests::PATIENCE).unwrap();
+    let got = |stream: &mut TcpStream| {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    let head = "POST /a.php HTTP/1.1\r\nHost: t\r\nConnection: close\r\n";
+    let mut stream = server.connect();
+    write!(stream, "{head}Content-Length: 6\r\n\r\nabc").unwrap();
+    assert_eq!(next(), b"abc", "before the rest is sent");
+    stream.write_all(b"def").unwrap();
+    assert_eq!((next(), next()), (b"def".to_vec(), Vec::new()));
+    let text = got(&mut stream);
+    assert!(
+        text.starts_with("HTTP/1.1 200") && text.contains("known") && !text.contains("unknown"),
+        "{text}"
+    );
+    let mut stream = server.connect();
+    write!(stream, "{head}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n").unwrap();
+    assert_eq!(next(), b"abc");
+    stream.write_all(b"0\r\n\r\n").unwrap();
+    assert_eq!(next(), b"");
+    assert!(got(&mut stream).contains("unknown"));
+    assert_eq!(app.connections.load(Ordering::SeqCst), 1, "a connection is used again");
+    // A large one goes through, in records.
+    let (status, ..) = fetch(&server, "POST", "/a.php", &vec![b'x'; 3_000_000]);
+    let mut bytes = 0;
+    loop {
+        match next().len() {
+            0 => break,
+            count => bytes += count,
+        }
+    }
+    assert_eq!((status.as_str(), bytes), ("200", 3_000_000));
+    // A response may come before the body has ended: its connection is not used again.
+    let mut stream = server.connect();
+    write!(
+        stream,
+        "POST /early.php HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 9\r\n\r\nabc"
+    )
+    .unwrap();
+    assert_eq!(next(), b"abc");
+    assert!(got(&mut stream).starts_with("HTTP/1.1 200"));
+    // A client that leaves ends its request.
+    let mut stream = server.connect();
+    write!(stream, "{head}Content-Length: 9\r\n\r\nabc").unwrap();
+    assert_eq!(next(), b"abc");
+    drop(stream);
+    let (status, ..) = fetch(&server, "POST", "/a.php", b"xyz");
+    assert_eq!(status, "200");
+}
+
+#[test]
+fn long_bodies_are_collected_in_a_file() {
+    let (folder, app) = (Folder::new(), watched());
+    let server = server(&folder, app.address, "buffer-requests on\n");
+    let body = vec![b'x'; 3_000_000];
+    let mut stream = server.connect();
+    write!(
+        stream,
+        "POST /a.php HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    )
+    .unwrap();
+    stream.write_all(&body[..2_000_000]).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(app.parts.try_recv().is_err(), "nothing is sent before the body is complete");
+    stream.write_all(&body[2_000_000..]).unwrap();
+    let mut bytes = 0;
+    loop {
+        match app.parts.recv_timeout(flatout_tests::PATIENCE).unwrap().len() {
+            0 => break,
+            count => bytes += count,
+        }
+    }
+    assert_eq!(bytes, body.len());
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200") && text.contains("known"), "{text}");
+}

@@ -128,10 +128,20 @@ fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
 
 /// Writes the whole body of a request, and its end.
 pub fn write_stdin(body: &[u8], out: &mut Vec<u8>) {
-    for part in body.chunks(CONTENT_BYTES_MAX) {
+    write_stdin_part(body, out);
+    write_stdin_end(out);
+}
+
+/// Writes a part of the body of a request.
+pub fn write_stdin_part(part: &[u8], out: &mut Vec<u8>) {
+    for part in part.chunks(CONTENT_BYTES_MAX) {
         write_header(STDIN, part.len() as u16, out);
         out.extend_from_slice(part);
     }
+}
+
+/// Writes the end of the body of a request.
+pub fn write_stdin_end(out: &mut Vec<u8>) {
     write_header(STDIN, 0, out);
 }
 

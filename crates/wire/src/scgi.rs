@@ -26,9 +26,15 @@ pub fn write_header(name: &[u8], value: &[u8], headers: &mut Vec<u8>) -> Result<
 
 /// Writes a whole request; `headers` are those of [`write_header`].
 pub fn write_request(headers: &[u8], body: &[u8], out: &mut Vec<u8>) {
-    let first = format!("CONTENT_LENGTH\0{}\0SCGI\x001\0", body.len());
+    write_head(headers, body.len() as u64, out);
+    out.extend_from_slice(body);
+}
+
+/// The same without its body, which has this length.
+pub fn write_head(headers: &[u8], body_bytes: u64, out: &mut Vec<u8>) {
+    let first = format!("CONTENT_LENGTH\0{body_bytes}\0SCGI\x001\0");
     out.extend_from_slice(format!("{}:", first.len() + headers.len()).as_bytes());
-    for part in [first.as_bytes(), headers, b",", body] {
+    for part in [first.as_bytes(), headers, b","] {
         out.extend_from_slice(part);
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use flatout_gateway::PARAM;
+use flatout_wire::h1::Length;
 use flatout_wire::target::normal_path;
 use flatout_wire::{Head, fastcgi, scgi, uwsgi};
 
@@ -10,27 +11,54 @@ use crate::failure::Failure;
 use crate::plan::{Cgi, Protocol, Upstream};
 use crate::request::job::{Job, Pulled};
 
-/// Appends a request. `out` may hold a part of it after an error.
+/// Appends a request, with its body unless that is pulled. `out` may hold a part of it after an error.
 ///
 /// # Errors
 /// What cannot be sent.
 pub(crate) fn write_request(job: &Job, plan: &Upstream, out: &mut Vec<u8>) -> Result<(), Unsendable> {
-    if job.pulled != Pulled::Not {
-        return Err(bad("the body of such a request has to be complete"));
-    }
+    let is_whole = job.pulled == Pulled::Not;
     let pairs = parameters(job, plan.protocol, &plan.cgi)?;
     match plan.protocol {
-        Protocol::Scgi => scgi::write_request(&pairs, &job.body, out),
-        Protocol::Uwsgi => uwsgi::write_request(&pairs, &job.body, out)
+        Protocol::Scgi if is_whole => scgi::write_request(&pairs, &job.body, out),
+        Protocol::Scgi | Protocol::Uwsgi if !is_whole && body_bytes(job).is_none() => {
+            return Err(bad("the length of its body has to be known"));
+        }
+        Protocol::Scgi => scgi::write_head(&pairs, body_bytes(job).unwrap_or(0), out),
+        Protocol::Uwsgi => uwsgi::write_request(&pairs, if is_whole { &job.body } else { b"" }, out)
             .map_err(|_| bad("its parameters take more than the 65535 bytes that uwsgi allows"))?,
         _ => {
             fastcgi::write_begin(out);
             fastcgi::write_params(&pairs, out)
                 .map_err(|_| bad("a parameter of the request is too long for FastCGI"))?;
-            fastcgi::write_stdin(&job.body, out);
+            if is_whole {
+                fastcgi::write_stdin(&job.body, out);
+            }
         }
     }
     Ok(())
+}
+
+/// The length of the body; `None` if it is not known yet, or there is none.
+fn body_bytes(job: &Job) -> Option<u64> {
+    match job.length {
+        Some(Length::Known(bytes) | Length::Declared(bytes)) => Some(bytes),
+        Some(Length::Unknown) | None => None,
+    }
+}
+
+/// Appends a part of a body that is pulled.
+pub(crate) fn write_body_part(part: &[u8], protocol: Protocol, out: &mut Vec<u8>) {
+    match protocol {
+        Protocol::FastCgi => fastcgi::write_stdin_part(part, out),
+        _ => out.extend_from_slice(part),
+    }
+}
+
+/// Appends its end.
+pub(crate) fn write_body_end(protocol: Protocol, out: &mut Vec<u8>) {
+    if protocol == Protocol::FastCgi {
+        fastcgi::write_stdin_end(out);
+    }
 }
 
 /// How a request fails that cannot be sent, and why.
@@ -141,8 +169,8 @@ fn parameters(job: &Job, protocol: Protocol, plan: &Cgi) -> Result<Vec<u8>, Unse
             params.add("REMOTE_PORT", port.to_string().as_bytes());
         }
     }
-    if job.length.is_some() {
-        params.add("CONTENT_LENGTH", job.body.len().to_string().as_bytes());
+    if let Some(bytes) = body_bytes(job) {
+        params.add("CONTENT_LENGTH", bytes.to_string().as_bytes());
     }
     for (name, value) in &fields {
         params.add(name, value);

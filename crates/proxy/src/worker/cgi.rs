@@ -1,12 +1,13 @@
 //! Requests and responses over connections of FastCGI, SCGI and uwsgi. They are those of HTTP/1 in another form: one at a time.
 
-use flatout_engine::{Moved, Severity, report};
+use flatout_engine::{Moved, Pull, Severity, report};
+use flatout_wire::h1::Length;
 
 use crate::connection::h1::{ReadOutcome, ResponseReader};
-use crate::connection::{ConnectionProtocol, Flushed};
-use crate::failure::Throttle;
-use crate::request::cgi::write_request;
-use crate::request::job::Job;
+use crate::connection::{ConnectionProtocol, Flushed, UpstreamConnection};
+use crate::failure::{Failure, Throttle};
+use crate::request::cgi::{write_body_end, write_body_part, write_request};
+use crate::request::job::{Job, Pulled};
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
 
@@ -24,7 +25,9 @@ impl ProxyWorker {
         let Some(connection) = table.known(at) else { return };
         let (server_id, guest) = (connection.server_id, connection.guest);
         let plan = &self.upstreams.at(server_id.upstream).plan;
-        connection.machine.request(job.sent, None, bytes);
+        // Its end is noted too: a connection is not used again before.
+        let length = (job.pulled != Pulled::Not).then_some(Length::Unknown);
+        connection.machine.request(job.sent, length, bytes);
         bytes.clear();
         let written = write_request(&job, plan, bytes);
         if let Err((failure, why)) = written {
@@ -38,6 +41,10 @@ impl ProxyWorker {
         }
         if let Some(exchange) = job.receiver.exchange() {
             self.lane.attach(exchange, guest);
+        }
+        if job.stored.is_some() {
+            // No event of the client's exchange reports a body that is in a file.
+            self.lane.call_again(guest);
         }
         let flushed = connection.send(&self.lane, bytes);
         let time_max = if connection.out.is_empty() { plan.read_time_max } else { plan.send_time_max };
@@ -53,16 +60,8 @@ impl ProxyWorker {
     /// Moves data in both directions.
     #[cold]
     pub(crate) fn pump_cgi(&self, state: &mut State, at: usize) {
-        let Some(connection) = state.table.known(at) else { return };
-        if !connection.out.is_empty() && !connection.is_full {
-            let plan = &self.upstreams.at(connection.server_id.upstream).plan;
-            if connection.flush(&self.lane) == Flushed::Broken {
-                // It may have responded before it closed.
-                connection.out.clear();
-                connection.is_readable = true;
-                connection.is_read_closed = true;
-            }
-            self.lane.set_deadline(connection.guest, Some(plan.read_time_max));
+        if !self.send_cgi_body(state, at) {
+            return;
         }
         for _ in 0..READS_PER_CALL {
             if !self.receive_cgi(state, at) {
@@ -72,6 +71,67 @@ impl ProxyWorker {
         if let Some(connection) = state.table.find(at) {
             self.lane.call_again(connection.guest);
         }
+    }
+
+    /// Sends what waits, and newly arrived parts of the request's body. Returns whether the request goes on.
+    fn send_cgi_body(&self, state: &mut State, at: usize) -> bool {
+        let State { table, scratch, .. } = &mut *state;
+        let Some(connection) = table.known(at) else { return false };
+        let plan = &self.upstreams.at(connection.server_id.upstream).plan;
+        if !connection.out.is_empty() && !connection.is_full {
+            let flushed = connection.flush(&self.lane);
+            accepts_no_more(connection, flushed);
+            self.lane.set_deadline(connection.guest, Some(plan.read_time_max));
+        }
+        while connection.out.is_empty() && !connection.is_full && !connection.is_read_closed {
+            let Some(job) = connection.job.as_mut() else { return true };
+            if !matches!(job.pulled, Pulled::Waiting | Pulled::Begun) || connection.machine.is_closed() {
+                return true;
+            }
+            let exchange = job.receiver.exchange();
+            let piece = job.pull(&self.lane, exchange, connection.guest);
+            if !matches!(piece, Ok(Pull::Later | Pull::Gone)) {
+                job.pulled = Pulled::Begun;
+                job.has_client_sent = true;
+            }
+            scratch.clear();
+            let failure = match piece {
+                Ok(Pull::Data(bytes)) => {
+                    write_body_part(&bytes, plan.protocol, scratch);
+                    None
+                }
+                // Records have heads, and there are no more than 64 KiB in it.
+                Ok(Pull::Pipe(mut pipe)) => match pipe.take_bytes() {
+                    Some(bytes) => {
+                        write_body_part(&bytes, plan.protocol, scratch);
+                        None
+                    }
+                    None => Some(Failure::BadBody),
+                },
+                Ok(Pull::End(_)) => {
+                    job.pulled = Pulled::Whole;
+                    // The length is not known to the machine, so this cannot fail.
+                    let _ = connection.machine.end(b"", scratch);
+                    scratch.clear();
+                    write_body_end(plan.protocol, scratch);
+                    None
+                }
+                Ok(Pull::Later | Pull::Gone) => return true,
+                // The engine has refused the rest of the body, and so the request.
+                Ok(Pull::Fault(fault)) => Some(fault.into()),
+                Err(failure) => Some(failure),
+            };
+            if let Some(failure) = failure {
+                self.end_job_of(state, at, failure);
+                return false;
+            }
+            let flushed =
+                if scratch.is_empty() { Flushed::All } else { connection.send(&self.lane, scratch) };
+            accepts_no_more(connection, flushed);
+            let time_max = if connection.out.is_empty() { plan.read_time_max } else { plan.send_time_max };
+            self.lane.set_deadline(connection.guest, Some(time_max));
+        }
+        true
     }
 
     /// Receives what there is, once. Returns whether there may be more.
@@ -140,6 +200,15 @@ impl ProxyWorker {
                 false
             }
         }
+    }
+}
+
+/// The application may have responded before it closed.
+fn accepts_no_more(connection: &mut UpstreamConnection, flushed: Flushed) {
+    if flushed == Flushed::Broken {
+        connection.out.clear();
+        connection.is_readable = true;
+        connection.is_read_closed = true;
     }
 }
 

@@ -173,6 +173,16 @@ fn is_pulled(forward: &Forward, head: &Head<'_>) -> bool {
     }
 }
 
+/// Whether a body for FastCGI, SCGI or uwsgi is pulled. A process of the application is busy with a request from its first byte, so bodies
+/// are complete before, unless the route says otherwise. Over SCGI and uwsgi, its length comes first.
+fn is_cgi_pulled(protocol: Protocol, buffer_requests: BufferRequests, framing: Framing) -> bool {
+    match buffer_requests {
+        BufferRequests::All => true,
+        BufferRequests::Short => false,
+        BufferRequests::None => protocol == Protocol::FastCgi || matches!(framing, Framing::Length(_)),
+    }
+}
+
 /// How the body after this head is to be read; `bytes_max` is the route's limit, `None` the server's.
 pub fn body_plan(forward: &Forward, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
     match is_pulled(forward, head) {
@@ -215,8 +225,10 @@ fn argument<'h>(head: &Head<'h>, name: &str) -> Option<&'h [u8]> {
 impl Forwarding for ProxyWorker {
     fn body(&self, to: &Forward, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
         let upstream = <[LiveUpstream]>::get(&self.upstreams, to.upstream);
-        if head.framing != Framing::None && upstream.is_some_and(|it| it.plan.protocol.is_cgi()) {
-            // Its length comes first, in a parameter.
+        if head.framing != Framing::None
+            && let Some(protocol) = upstream.map(|it| it.plan.protocol).filter(|it| it.is_cgi())
+            && !is_cgi_pulled(protocol, to.buffer_requests, head.framing)
+        {
             return BodyPlan::Whole { bytes_max };
         }
         let is_in_memory = to.buffer_requests == BufferRequests::All && self.spool.folder().is_none();
