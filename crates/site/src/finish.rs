@@ -106,6 +106,11 @@ impl Finishers {
         self.rules.rules.as_ref()
     }
 
+    /// Where the worker notes attempts at upstreams, if a rule shows them.
+    pub(crate) fn notes(&self) -> Option<&Notes> {
+        self.rules.notes.as_deref()
+    }
+
     /// The finisher of one response. Allocates nothing if all responses of the route get the same one.
     #[inline]
     pub(crate) fn of(&self, needs: Needs) -> Rc<Finisher> {

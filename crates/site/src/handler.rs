@@ -10,6 +10,7 @@ use flatout_wire::{Head, Method, Status};
 
 use super::compiled::{Block, CompiledAction, CompiledCached, CompiledRoute};
 use super::crawlers;
+use super::late::{FieldValue, Making};
 use super::page_request::PageRequest;
 use super::render::{Paths, Text, View, escape_unsafe};
 use super::steps::{Next, Outcome, Refusal, RequestContext, Step};
@@ -134,6 +135,10 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
         CompiledAction::Close => {
             Next::Break(Outcome::Reply(Reply::Leave(Box::new(|taken| Box::pin(async move { drop(taken) })))))
         }
+        CompiledAction::RespondLate { status, content_type, body } => {
+            write_late(worker, context, *status, content_type, body);
+            Next::Continue(())
+        }
         CompiledAction::Respond { status, content_type, body } => {
             let RequestContext { request, resolution, progress, response, .. } = context;
             let view =
@@ -145,6 +150,29 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
             }
             Next::Continue(())
         }
+    }
+}
+
+/// Writes a text for the page of an error, with what is known of that.
+#[cold]
+fn write_late(
+    worker: &SiteWorker,
+    context: &mut RequestContext<'_>,
+    status: Status,
+    content_type: &str,
+    body: &Text,
+) {
+    let value = FieldValue::of(body, &context.view(worker));
+    let rerouted = context.progress.rerouted.as_ref();
+    let error = rerouted.filter(|rerouted| !rerouted.has_own_status).and_then(|rerouted| rerouted.error);
+    let mut of_error = Response::with_status(error.unwrap_or(status));
+    of_error.set_note(rerouted.map_or(0, |rerouted| rerouted.note));
+    let making = Making { by: ResponseOrigin::Here, notes: context.finishers.notes() };
+    let text = value.complete(making, &of_error);
+    context.response.set_status(status);
+    context.response.buffer().extend_from_slice(&text);
+    if !text.is_empty() && !content_type.is_empty() {
+        context.response.header("Content-Type", content_type);
     }
 }
 

@@ -29,6 +29,14 @@ pub(crate) struct PageRequest {
     certificate: Option<PeerCertificate>,
 }
 
+/// The error whose page is made.
+struct PageOf {
+    status: Status,
+    is_kept: bool,
+    /// The note of its response.
+    note: u64,
+}
+
 impl std::fmt::Debug for PageRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PageRequest").field("path", &self.path).finish_non_exhaustive()
@@ -54,9 +62,9 @@ impl PageRequest {
 
     /// Replaces a response with that of another route, if that can be made at once; returns whether it did.
     pub(crate) fn replace(&self, to: &CompiledReroute, is_kept: bool, response: &mut Response) -> bool {
-        let (note, status) = (response.note(), response.status());
-        let Some(mut page) = self.response(to, (status, is_kept), kept_of_error(response), Step::Maintenance)
-        else {
+        let error = PageOf { status: response.status(), is_kept, note: response.note() };
+        let note = error.note;
+        let Some(mut page) = self.response(to, error, kept_of_error(response), Step::Maintenance) else {
             return false;
         };
         page.set_note(note);
@@ -67,14 +75,15 @@ impl PageRequest {
     /// What a route says about the request, if it can do that at once. Its own rules about clients do not apply, as in nginx, and errors of it
     /// have no pages.
     pub(crate) fn decision(&self, to: &CompiledReroute) -> Option<Response> {
-        self.response(to, (Status::OK, false), Vec::new(), Step::Route)
+        let error = PageOf { status: Status::OK, is_kept: false, note: 0 };
+        self.response(to, error, Vec::new(), Step::Route)
     }
 
     /// The response of another route. The body of the request is gone, so it gets a GET without one.
     fn response(
         &self,
         to: &CompiledReroute,
-        error: (Status, bool),
+        error: PageOf,
         kept: Vec<(String, Vec<u8>)>,
         step: Step,
     ) -> Option<Response> {
@@ -106,18 +115,19 @@ impl PageRequest {
         request: Request<'_>,
         progress: Progress,
         (to, step): (&CompiledReroute, Step),
-        error: (Status, bool),
+        error: PageOf,
         kept: Vec<(String, Vec<u8>)>,
         page: &mut Response,
     ) -> Option<Reply> {
         let mut context = RequestContext::new(&self.worker, request, progress, page);
-        if !context.reroute(&self.worker, to, Some(error)) {
+        if !context.reroute(&self.worker, to, Some((error.status, error.is_kept))) {
             return None;
         }
         // The limits counted the request already.
         if let Some(rerouted) = &mut context.progress.rerouted {
             rerouted.was_limited = true;
             rerouted.kept = kept;
+            rerouted.note = error.note;
         }
         context.progress.step = step;
         let RequestContext { request, progress, response, .. } = context;
@@ -134,7 +144,10 @@ fn is_immediate(route: &CompiledRoute, step: Step) -> bool {
     let guards = &route.guards;
     let is_local = matches!(
         route.action,
-        CompiledAction::Files(_) | CompiledAction::Redirect { .. } | CompiledAction::Respond { .. }
+        CompiledAction::Files(_)
+            | CompiledAction::Redirect { .. }
+            | CompiledAction::Respond { .. }
+            | CompiledAction::RespondLate { .. }
     );
     is_local && (step > Step::Authority || guards.basic.is_none() && !guards.has_authority())
 }

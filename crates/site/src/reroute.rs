@@ -43,6 +43,8 @@ pub(crate) struct Rerouted {
     pub(crate) kept: Vec<(String, Vec<u8>)>,
     /// Its client, if a route that it came by has decided that: it stays who it is.
     pub(crate) client: Option<Client>,
+    /// The note of the response of the error.
+    pub(crate) note: u64,
     count: u8,
 }
 
@@ -150,6 +152,7 @@ impl RequestContext<'_> {
             was_limited: was_limited || before.is_some_and(|before| before.was_limited),
             kept: error.map_or_else(Vec::new, |_| kept_of_error(self.response)),
             client,
+            note: 0,
             count,
         }));
         self.restart();
@@ -172,6 +175,7 @@ impl RequestContext<'_> {
             was_limited: true,
             kept,
             client,
+            note: 0,
             count: reroutes + 1,
         }));
         self.restart();

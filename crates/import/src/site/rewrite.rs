@@ -243,8 +243,13 @@ impl<'d> Import<'d> {
             [status, rest] => (status, rest),
             _ => return Err("its values are not supported".to_owned()),
         };
-        if let Some(why) = self.unsupported(rest) {
-            return Err(why);
+        let is_redirect = ["301", "302", "303", "307", "308"].contains(&status);
+        let unknown = match is_redirect {
+            true => values::unknown_variable(rest, &self.maps),
+            false => values::unknown_in_page(rest, &self.maps),
+        };
+        if let Some(unknown) = unknown {
+            return Err(values::unsupported(unknown));
         }
         let said = match status {
             "301" | "302" | "303" | "307" | "308" if !rest.is_empty() => {

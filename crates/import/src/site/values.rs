@@ -175,6 +175,15 @@ pub(super) fn unsupported(name: &str) -> String {
     format!("the variable ${name} is not supported")
 }
 
+/// The same for the text of a `return`, which may be the page of an error.
+pub(super) fn unknown_in_page<'t>(text: &'t str, maps: &[String]) -> Option<&'t str> {
+    // Of the error, without what only a response has.
+    let is_of_error =
+        |name: &&str| OF_RESPONSE.contains(name) && !["upstream_cache_status", "request_body"].contains(name);
+    let mut names = variables(text).into_iter().filter(|name| !is_of_error(name));
+    names.find(|name| unknown_variable(&format!("${name}"), maps).is_some())
+}
+
 /// The same for texts that are made when the response is known.
 pub(super) fn unknown_in_response<'t>(text: &'t str, maps: &[String]) -> Option<&'t str> {
     let is_of_response = |name: &&str| {

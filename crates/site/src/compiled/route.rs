@@ -103,6 +103,8 @@ pub(crate) struct ResponseRules {
     pub(crate) uses_body: bool,
     pub(crate) replacements: Option<Replacements>,
     pub(crate) charset: Option<CompiledCharset>,
+    /// The text of the route has what is known of the attempts at an upstream's servers.
+    pub(crate) body_uses_attempts: bool,
 }
 
 /// What answers.
@@ -111,8 +113,21 @@ pub(crate) enum CompiledAction {
     Files(usize),
     Proxy(gateway::Forward),
     Push(Arc<push::Plan>),
-    Redirect { status: Status, to: Text },
-    Respond { status: Status, content_type: String, body: Text },
+    Redirect {
+        status: Status,
+        to: Text,
+    },
+    Respond {
+        status: Status,
+        content_type: String,
+        body: Text,
+    },
+    /// The same with the status of an error, or what is known of the attempts at an upstream's servers, in the text.
+    RespondLate {
+        status: Status,
+        content_type: String,
+        body: Text,
+    },
     Reroute(CompiledReroute),
     StubStatus,
     Close,
@@ -186,6 +201,9 @@ impl CompiledRoute {
         let request_fields =
             FieldRules::new(&route.rules.request_fields, expression.as_ref(), counts, place)?;
         let mut response = ResponseRules::new(parts, &route.rules, expression.as_ref(), place)?;
+        if let CompiledAction::RespondLate { body, .. } = &action {
+            response.body_uses_attempts = body.uses_attempts();
+        }
         if matches!(action, CompiledAction::Files(_)) {
             // Files were compressed beforehand.
             let decoded = route.rules.compress.clone().filter(|compress| compress.decodes);
@@ -266,7 +284,23 @@ impl CompiledAction {
                 }
                 let all: Vec<u16> = (200..600).collect();
                 let status = status_of(*status, &all, place)?;
-                CompiledAction::Respond { status, content_type: content_type.clone(), body: text(body)? }
+                let content_type = content_type.clone();
+                let of_error = |variable: &Variable| {
+                    matches!(variable, Variable::Status | Variable::UpstreamStatus | Variable::Upstream(_))
+                };
+                let has_error =
+                    |piece: &Piece| matches!(piece, Piece::Variable(variable) if of_error(variable));
+                if !body.0.iter().any(has_error) {
+                    let body = text(body)?;
+                    return Ok(CompiledAction::Respond { status, content_type, body });
+                }
+                let body = Text::of_response(body, expression, TableCounts::of(plan), place)?;
+                let is_unknown = |variable: &&Variable| variable.is_of_response() && !of_error(variable);
+                if body.variables().any(|variable| is_unknown(&variable)) {
+                    let known = "$status, $upstream_status, $upstream_addr and the times of upstreams";
+                    return Err(place.fault(format!("of the response, a text can only have {known}")));
+                }
+                CompiledAction::RespondLate { status, content_type, body }
             }
             Action::Reroute(to) => {
                 CompiledAction::Reroute(CompiledReroute::new(to, plan, expression, place)?)
@@ -278,9 +312,9 @@ impl CompiledAction {
 
     fn uses_captures(&self) -> bool {
         match self {
-            CompiledAction::Redirect { to: text, .. } | CompiledAction::Respond { body: text, .. } => {
-                text.uses_captures()
-            }
+            CompiledAction::Redirect { to: text, .. }
+            | CompiledAction::Respond { body: text, .. }
+            | CompiledAction::RespondLate { body: text, .. } => text.uses_captures(),
             CompiledAction::Reroute(to) => to.uses_captures(),
             CompiledAction::Files(_)
             | CompiledAction::Proxy(_)
@@ -348,6 +382,7 @@ impl Default for ResponseRules {
             uses_body: false,
             replacements: None,
             charset: None,
+            body_uses_attempts: false,
         }
     }
 }
@@ -381,7 +416,10 @@ impl ResponseRules {
         };
         let of_block =
             |block: &ResponseBlock| block.fields.uses_attempts() || of_expires(block.expires.as_ref());
-        self.fields.uses_attempts() || of_expires(self.expires.as_ref()) || self.blocks.iter().any(of_block)
+        self.body_uses_attempts
+            || self.fields.uses_attempts()
+            || of_expires(self.expires.as_ref())
+            || self.blocks.iter().any(of_block)
     }
 
     /// Whether a text or a condition uses captures of the route.
@@ -445,6 +483,7 @@ impl ResponseRules {
             expires: expires(rules, expression, TableCounts::of(plan), place)?,
             rate: (rules.limit_rate_bytes_per_s, rules.limit_rate_after_bytes),
             charset: CompiledCharset::new(rules, place)?,
+            body_uses_attempts: false,
             cors: rules.cors.as_ref().map(|cors| CompiledCors::new(cors, place)).transpose()?,
             compress: rules.compress.clone().map(compress::Rules::new),
             blocks: rules
