@@ -73,6 +73,8 @@ mod live_upstreams;
 mod map;
 #[path = "monitoring.rs"]
 mod monitoring;
+#[path = "named_servers.rs"]
+mod named_servers;
 #[path = "names.rs"]
 mod names;
 #[path = "new_project.rs"]

@@ -386,6 +386,8 @@ health-check "/health"
 slow-start "3s"
 eject-outliers on interval="3s"
 send-proxy v1
+upstream-source "127.0.0.1"
+named-servers "*.test" time="3s"
 upstream-state "{F}/state.json"
 upstream-name "a.test"
 upstream-ca "{F}/cert.pem"

@@ -375,7 +375,6 @@ fn settings_that_cannot_work_are_refused() {
             ("health-check \"/\"", "only health-check tcp is possible"),
             ("health-check grpc", "needs protocol h2 or h2c"),
             ("send-proxy \"v1\"", "send-proxy is not possible"),
-            ("server \"https://127.0.0.1:2\"", "is without TLS"),
             ("uwsgi-param \"A B\" \"c\"", "letters, digits"),
         ] {
             let text = format!(
@@ -388,5 +387,16 @@ fn settings_that_cannot_work_are_refused() {
             let message = String::from_utf8_lossy(&output.stderr);
             assert!(!output.status.success() && message.contains(why), "{protocol} {settings}: {message}");
         }
+        // uWSGI has TLS (ssl-socket), SCGI has not.
+        folder.write(
+            "tls.kdl",
+            format!(
+                "listen \"127.0.0.1:0\"\nupstream \"app\" {{\nserver \"https://127.0.0.1:1\"\nprotocol {protocol}\n}}\n\
+                 site * {{ route \"/\" {{ proxy \"app\" }} }}\n"
+            ),
+        );
+        let output =
+            Command::new(program("flatout")).arg("check").arg(folder.0.join("tls.kdl")).output().unwrap();
+        assert_eq!(output.status.success(), protocol == "uwsgi", "{protocol}");
     }
 }

@@ -67,6 +67,8 @@ pub struct Forward {
     pub private: TrustedFields,
     /// Where copies of requests go. Nobody waits for their responses, which are dropped.
     pub mirrors: Vec<Mirror>,
+    /// The server that the request names, such as `http://10.0.0.7:8000`, of an upstream whose servers are named so.
+    pub server: Option<String>,
 }
 
 /// An upstream that gets copies of requests. Those with a body that is not collected before the request is forwarded, and those that
@@ -154,6 +156,7 @@ impl Forward {
             underscores: false,
             private: TrustedFields::default(),
             mirrors: Vec::new(),
+            server: None,
         }
     }
 }

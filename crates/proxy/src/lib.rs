@@ -64,8 +64,8 @@ pub use failure::Failure;
 pub use figures::{Figures, ServerFigures, UpstreamFigures};
 pub use flatout_gateway::{BufferRequests, Forward, Host, Mirror, PARAM};
 pub use plan::{
-    Active, Address, Balance, Cgi, HealthCheck, Key, Outliers, Passive, Protocol, ProxyProtocol, RetryOn,
-    Server, ServerSource, SourcePlace, Tls, Upstream,
+    Active, Address, Balance, Cgi, HealthCheck, Key, NamedHost, NamedServers, Outliers, Passive, Protocol,
+    ProxyProtocol, RetryOn, Server, ServerSource, SourcePlace, Tls, Upstream,
 };
 pub use receiver::{Disposition, ParkedClient, ResponseSink};
 pub use request::fields::withholds;
@@ -92,6 +92,8 @@ pub struct Proxy {
     control: Arc<control::Control>,
     /// Notifies workers of changes of servers, also parts that are replaced.
     changes: tokio::sync::watch::Sender<()>,
+    /// Looks up names that requests name.
+    lookups: control::lookups::Lookups,
 }
 
 impl Proxy {
@@ -127,8 +129,9 @@ impl Proxy {
         };
         let opened: Result<Vec<_>, _> = upstreams.into_iter().map(open).collect();
         let upstreams = Arc::new(upstream::Upstreams::new(opened.map_err(io::Error::other)?));
-        let control = Arc::new(control::Control::start(&upstreams, resolver, changes.subscribe())?);
-        Ok(Proxy { upstreams, spool, control, changes })
+        let (lookups, begun) = control::lookups::Lookups::new();
+        let control = control::Control::start(&upstreams, resolver, changes.subscribe(), begun)?;
+        Ok(Proxy { upstreams, spool, control: Arc::new(control), changes, lookups })
     }
 
     /// Whether it has these upstreams, whatever their servers are: it can then serve a plan with them, and get their servers by
@@ -161,7 +164,8 @@ impl Proxy {
     /// The same, observed by `watch`.
     pub fn watched_worker(&self, worker: &Worker, watch: Watch) -> Rc<ProxyWorker> {
         let changes = self.changes.subscribe();
-        ProxyWorker::new(worker, self.upstreams.clone(), changes, self.spool.clone(), watch)
+        let shared = (self.upstreams.clone(), self.lookups.clone());
+        ProxyWorker::new(worker, shared, changes, self.spool.clone(), watch)
     }
 
     /// Like `worker`, replacing this worker's `former` part: it takes over connections to servers that both have,

@@ -1,9 +1,10 @@
 //! The settings of a proxied route and its upstream.
 
 mod health;
+mod named;
 mod source;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use flatout_engine::tls::{Identity, SubjectName};
 pub use flatout_wire::proxy_protocol::ProxyVersion as ProxyProtocol;
 
 pub use health::{Active, HealthCheck, Outliers, Passive};
+pub use named::{NamedHost, NamedServers};
 pub use source::{ServerSource, SourcePlace};
 
 /// A named group of servers that answer the same requests.
@@ -18,10 +20,12 @@ pub use source::{ServerSource, SourcePlace};
 pub struct Upstream {
     /// Its name in the site file, in logs and in metrics.
     pub name: String,
-    /// Its servers; at least one, unless it has sources.
+    /// Its servers; at least one, unless it has sources, or requests name them.
     pub servers: Vec<Server>,
     /// Where further servers come from while it is in use.
     pub sources: Vec<ServerSource>,
+    /// Requests name its servers: those that they may name. It then has no others.
+    pub named: Option<NamedServers>,
     /// The protocol of its servers.
     pub protocol: Protocol,
     /// What requests over FastCGI, SCGI and uwsgi say.
@@ -64,6 +68,8 @@ pub struct Upstream {
     pub active: Option<Active>,
     /// How long a recovered server takes to get its full share; zero gives it at once.
     pub slow_start: Duration,
+    /// The address of this machine from which connections are made; `None`: the system chooses it. Not for servers of the other family.
+    pub source: Option<IpAddr>,
     /// The PROXY protocol header sent before the first request of a connection.
     pub send_proxy_protocol: Option<ProxyProtocol>,
     /// Where whoever changes its servers keeps the changes.
@@ -78,6 +84,7 @@ impl Upstream {
             name,
             servers: _,
             sources,
+            named,
             protocol,
             cgi,
             balance,
@@ -99,13 +106,15 @@ impl Upstream {
             outliers,
             active,
             slow_start,
+            source,
             send_proxy_protocol,
             state_file,
         } = self;
-        (name, sources, protocol, cgi, balance, idle_max, idle_time_max)
+        (name, sources, named, protocol, cgi, balance, idle_max, idle_time_max)
             == (
                 &other.name,
                 &other.sources,
+                &other.named,
                 &other.protocol,
                 &other.cgi,
                 &other.balance,
@@ -130,12 +139,13 @@ impl Upstream {
                     &other.retry_time_max,
                     &other.retry_budget,
                 )
-            && (passive, outliers, active, slow_start, send_proxy_protocol, state_file)
+            && (passive, outliers, active, slow_start, source, send_proxy_protocol, state_file)
                 == (
                     &other.passive,
                     &other.outliers,
                     &other.active,
                     &other.slow_start,
+                    &other.source,
                     &other.send_proxy_protocol,
                     &other.state_file,
                 )
@@ -367,6 +377,7 @@ impl Upstream {
             name: name.to_owned(),
             servers,
             sources: Vec::new(),
+            named: None,
             protocol: Protocol::Http1,
             cgi: Cgi::default(),
             balance: Balance::RoundRobin,
@@ -392,6 +403,7 @@ impl Upstream {
             outliers: None,
             active: None,
             slow_start: Duration::ZERO,
+            source: None,
             send_proxy_protocol: None,
             state_file: None,
         }
@@ -414,6 +426,9 @@ impl Upstream {
     /// # Errors
     /// The incompatible settings, and what to do.
     pub fn check(&self) -> Result<(), String> {
+        if self.named.is_some() {
+            self.check_named()?;
+        }
         let has_tls = |server: &Server| server.tls.is_some();
         let wrong = match self.protocol {
             protocol
@@ -442,6 +457,24 @@ impl Upstream {
         Err(wrong.to_owned())
     }
 
+    /// The same for one whose servers are named by requests.
+    fn check_named(&self) -> Result<(), String> {
+        if !self.servers.is_empty() || !self.sources.is_empty() {
+            return Err("with named-servers, requests name all servers: it can have no others".to_owned());
+        }
+        if self.active.is_some() || self.outliers.is_some() {
+            return Err("servers that requests name are neither checked nor compared".to_owned());
+        }
+        if self.named.as_ref().is_some_and(|named| named.lookup_time_max > self.queue_time_max) {
+            return Err(
+                "requests wait in the queue for the lookup of a name: queue-time must be longer than \
+                        its time="
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
     /// The same for FastCGI, SCGI and uwsgi.
     fn check_cgi(&self) -> Result<(), String> {
         let name = self.protocol.name();
@@ -451,7 +484,8 @@ impl Upstream {
         if self.protocol != Protocol::FastCgi && !self.cgi.root.is_empty() {
             return Err(format!("fastcgi-root is for protocol fastcgi, not for {name}"));
         }
-        if self.servers.iter().any(|server| server.tls.is_some()) {
+        let has_tls = self.servers.iter().any(|server| server.tls.is_some());
+        if has_tls && self.protocol != Protocol::Uwsgi {
             return Err(format!("protocol {name} is without TLS: servers cannot be https://"));
         }
         if self.send_proxy_protocol.is_some() {

@@ -26,6 +26,26 @@ pub(crate) struct Group {
     pub(crate) is_watched: bool,
     /// The changes of the upstream's servers that `shares` has.
     pub(crate) changes_count: u64,
+    /// If requests name its servers: one for each.
+    pub(crate) named: Vec<NamedPlace>,
+}
+
+/// What a worker knows of a server that requests name.
+pub(crate) struct NamedPlace {
+    /// When one has named it last.
+    pub(crate) used_ns: u64,
+    pub(crate) lookup: NameState,
+}
+
+/// The addresses of a server that requests name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NameState {
+    /// Its name is one.
+    Fixed,
+    /// They are being looked up.
+    Asked,
+    /// They are known until then; 0: not yet.
+    Until(u64),
 }
 
 /// Connections to one server.
@@ -134,7 +154,16 @@ impl Group {
         counts: UpstreamCounts,
     ) -> Group {
         let pools = FixedTable::new(pools, Pool::new("".into(), ServerCounts::default()));
-        Group { shares, budget, pools, queue: VecDeque::new(), counts, is_watched: false, changes_count }
+        Group {
+            shares,
+            budget,
+            pools,
+            queue: VecDeque::new(),
+            counts,
+            is_watched: false,
+            changes_count,
+            named: Vec::new(),
+        }
     }
 
     /// An HTTP/2 connection to a server that has room for a request.

@@ -154,6 +154,11 @@ impl LiveServer {
         }
     }
 
+    /// The number of its addresses.
+    pub(crate) fn addresses_count(&self) -> usize {
+        self.remotes.load().len()
+    }
+
     /// The name to look up, and the port.
     pub(crate) fn dns_name(&self) -> Option<(&str, u16)> {
         match &self.plan.address {

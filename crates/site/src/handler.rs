@@ -18,7 +18,7 @@ use super::stub_status;
 use super::suspend::Event;
 use super::upstream_redirect::RedirectRequest;
 use super::worker::{SiteWorker, write_status};
-use flatout_gateway::{Caching, Edits, Finish, Forward, Forwarded, ResponseOrigin};
+use flatout_gateway::{Caching, Edits, Finish, Forward, Forwarded, Host, ResponseOrigin};
 use flatout_push::{self as push, Who};
 
 impl CompiledCached {
@@ -214,6 +214,7 @@ fn proxy(
     route: &CompiledRoute,
     forward: &Forward,
 ) -> Next {
+    let mut named_path = None;
     let named = match &route.upstream_name {
         None => None,
         Some(text) => {
@@ -221,7 +222,13 @@ fn proxy(
             text.render(&context.view(worker), Paths::Decoded, &mut name);
             match worker.compiled.upstream(&name) {
                 Some(upstream) => Some(Forward { upstream, ..forward.clone() }),
-                None => return Next::Break(Outcome::Refuse(Refusal::Status(Status::BAD_GATEWAY))),
+                None => match named_server(&name).filter(|_| route.names_server) {
+                    Some((server, path)) => {
+                        named_path = path.map(str::to_owned);
+                        Some(to_named(forward, server))
+                    }
+                    None => return Next::Break(Outcome::Refuse(Refusal::Status(Status::BAD_GATEWAY))),
+                },
             }
         }
     };
@@ -255,7 +262,7 @@ fn proxy(
     let mut key = worker.key.take();
     let forwarded = Forwarded {
         forward,
-        target: &target,
+        target: named_path.as_deref().map_or(&*target, str::as_bytes),
         client: resolution.client,
         edits: Edits {
             dropped: route.request_fields.dropped(),
@@ -277,6 +284,31 @@ fn proxy(
     worker.lines.replace(lines);
     worker.key.replace(key);
     Next::Break(Outcome::Reply(reply))
+}
+
+/// The server in a text made of a request, and the path behind it, if it can be one: anything else must not get into a request.
+fn named_server(text: &[u8]) -> Option<(&str, Option<&str>)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let begin = text.find("://").map_or(0, |at| at + 3);
+    let (server, path) = match text.get(begin..)?.find('/') {
+        Some(at) => (text.get(..begin + at)?, text.get(begin + at..)),
+        None => (text, None),
+    };
+    let authority = server.get(begin..)?;
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+    let is_server = !authority.is_empty() && authority.bytes().all(is_part);
+    let is_target = |path: &str| path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+    (is_server && path.is_none_or(is_target)).then_some((server, path))
+}
+
+/// The same for a server that the request names. `Host` is that name too, unless the route has another one.
+fn to_named(forward: &Forward, server: &str) -> Forward {
+    let authority = server.split_once("://").map_or(server, |(_, rest)| rest);
+    let host = match &forward.host {
+        Host::Upstream => Host::Set(authority.to_owned()),
+        host => host.clone(),
+    };
+    Forward { host, server: Some(server.to_owned()), ..forward.clone() }
 }
 
 /// The request, for a handler that keeps it.

@@ -364,7 +364,11 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
                 );
             }
             if let Some(name) = &route.upstream_name {
-                lines.line("upstream", format!("the one with the name {}", format::template(plan, name)));
+                let others = plan.upstreams.get(forward.upstream).filter(|_| route.names_server);
+                let others =
+                    others.map(|others| format!("; otherwise a server of this name, by {}", others.name));
+                let name = format::template(plan, name);
+                lines.line("upstream", format!("the one with the name {name}{}", others.unwrap_or_default()));
             }
             lines.line("target", &explained.target);
             lines.line("buffering", of_buffering(plan, forward));

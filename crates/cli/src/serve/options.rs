@@ -471,6 +471,16 @@ impl ServeOptions {
         }
     }
 
+    /// The upstream with this name, whose servers are named by requests.
+    pub(super) fn named_upstream(&self, name: &str) -> Result<usize, String> {
+        let index = self.upstream_of(name)?;
+        let shared = self.shared.borrow();
+        match shared.upstreams.get(index).is_some_and(|upstream| upstream.named.is_some()) {
+            true => Ok(index),
+            false => Err(format!("others= needs an upstream with named-servers, which `{name}` has not")),
+        }
+    }
+
     /// The index of the upstream with this name; for an address, of a new one with a single server, or with those of a service.
     pub(super) fn upstream_of(&self, text: &str) -> Result<usize, String> {
         let mut shared = self.shared.borrow_mut();

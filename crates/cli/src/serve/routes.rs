@@ -111,8 +111,12 @@ impl Sites {
         // The action of the site itself handles everything that no route does.
         if let Some((action, at)) = reader.note(self.action(reader, nodes, &rest)).flatten() {
             let upstream_name = reader.note(Sites::upstream_name(reader, nodes, &rest)).flatten();
-            let route =
-                Route { upstream_name, ..self.route_of(PathMatch::prefix("/"), action, rest.clone()) };
+            let names_server = Sites::names_server(nodes);
+            let route = Route {
+                upstream_name,
+                names_server,
+                ..self.route_of(PathMatch::prefix("/"), action, rest.clone())
+            };
             for route in reader.note(rendered(reader, route, &at, &rest, &site_name)).unwrap_or_default() {
                 add(route, at.clone(), true);
             }
@@ -205,6 +209,7 @@ impl Sites {
         let upstream_name = Sites::upstream_name(reader, inner, &options)?;
         let mut route = self.route_of(path, action, options.clone());
         route.upstream_name = upstream_name;
+        route.names_server = Sites::names_server(inner);
         route.when.extend(when);
         route.entry = entry;
         if is_named {
@@ -233,6 +238,7 @@ impl Sites {
         route.name = format!("{} when {source}", route.name);
         route.when.clone_from(&conditional.conditions);
         route.upstream_name = Sites::upstream_name(reader, inner, options)?;
+        route.names_server = Sites::names_server(inner);
         Ok((route, node.value_at().clone()))
     }
 
@@ -257,6 +263,11 @@ impl Sites {
             route.try_files = Some(self.folder(files::Plan { root, ..options.files }));
         }
         route
+    }
+
+    /// Whether requests name servers of the upstream of an action among these nodes.
+    fn names_server(nodes: &[Node]) -> bool {
+        nodes.iter().any(|node| node.name == "proxy" && node.key("others").is_some())
     }
 
     /// The name of the upstream of an action among these nodes, if it has variables.
@@ -294,9 +305,13 @@ impl Sites {
             }
             "proxy" => {
                 // The name comes from variables.
-                let upstream = match given.text().contains('$') {
-                    true => options.first_upstream().map_err(at)?,
-                    false => options.upstream_of(given.text()).map_err(at)?,
+                let upstream = match (given.text().contains('$'), given.key("others")) {
+                    (true, None) => options.first_upstream().map_err(at)?,
+                    (true, Some(others)) => options.named_upstream(others).map_err(at)?,
+                    (false, None) => options.upstream_of(given.text()).map_err(at)?,
+                    (false, Some(_)) => {
+                        return Err(at("others= is for an upstream whose name has variables".to_owned()));
+                    }
                 };
                 let mut forward = Forward { upstream, ..options.forward.clone() };
                 if let Some(mirror) = &options.mirror {

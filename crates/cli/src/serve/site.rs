@@ -376,8 +376,11 @@ impl Reader<'_> {
         options.upstream.name = name.text.clone();
         options.upstream.servers = servers;
         options.upstream.sources = sources;
+        if let Some(named) = &mut options.upstream.named {
+            named.tls = options.tls.clone();
+        }
         let is_whole = node.is_whole && self.mistakes_count() == before;
-        let has_sources = !options.upstream.sources.is_empty();
+        let has_sources = !options.upstream.sources.is_empty() || options.upstream.named.is_some();
         if is_whole && !has_sources && options.upstream.servers.iter().all(|server| server.backup) {
             let message = match options.upstream.servers.len() {
                 0 => format!("upstream `{}` needs a server, such as server \"127.0.0.1:8000\"", name.text),

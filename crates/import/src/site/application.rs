@@ -40,12 +40,20 @@ impl<'d> Import<'d> {
         }
         let mut settings = vec![format!("protocol {family}")];
         settings.extend(params.settings());
-        let address = pass.word(0).trim_start_matches("uwsgi://");
-        let Some(upstream) = self.upstream_with(address, false, family, settings, chain, lines) else {
-            lines.setting("respond 502".to_owned());
-            return Ok(());
+        let (address, is_tls) = match pass.word(0).strip_prefix("suwsgi://") {
+            Some(address) => (address, true),
+            None => (pass.word(0).trim_start_matches("uwsgi://"), false),
         };
-        lines.setting(line("proxy", &upstream));
+        if address.contains('$') {
+            self.named_upstream(("http", address), is_tls, family, settings, chain, lines)?;
+        } else {
+            let Some(upstream) = self.upstream_with(address, is_tls, family, settings, chain, lines) else {
+                lines.setting("respond 502".to_owned());
+                return Ok(());
+            };
+            lines.setting(line("proxy", &upstream));
+        }
+        lines.setting("x-forwarded off".to_owned());
         self.transfer(chain, family, lines);
         Ok(())
     }
@@ -55,11 +63,8 @@ impl<'d> Import<'d> {
     /// # Errors
     /// Why not.
     pub(super) fn application_lost(&self, pass: &Directive, chain: &Chain<'d>) -> Result<(), String> {
-        if pass.word(0).contains('$') {
-            return Err("variables are not supported in its address".to_owned());
-        }
-        if pass.word(0).starts_with("suwsgi://") {
-            return Err("TLS is not supported with it".to_owned());
+        if let Some(unknown) = values::unknown_variable(pass.word(0), &self.maps) {
+            return Err(format!("the variable ${unknown} is not supported"));
         }
         let modifiers = ["uwsgi_modifier1", "uwsgi_modifier2"];
         if modifiers.iter().any(|name| !["", "0"].contains(&chain.word(name))) {
@@ -139,7 +144,8 @@ mod tests {
         let site = of_server(
             "location / { root /srv; try_files $uri @app; } location @app { uwsgi_pass unix:/run/app.sock; }",
         );
-        let expected = "try-files \"/srv\" | reroute \"@app\" | } | route \"@app\" { | proxy app | }";
+        let expected =
+            "try-files \"/srv\" | reroute \"@app\" | } | route \"@app\" { | proxy app | x-forwarded off | }";
         assert!(site.contains(expected), "{site}");
     }
 
@@ -151,12 +157,16 @@ mod tests {
             "uwsgi_param UWSGI_SCRIPT $unknown; uwsgi_pass a:1;",
             "scgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name; scgi_pass a:1;",
             "uwsgi_modifier1 14; uwsgi_pass a:1;",
-            "uwsgi_pass suwsgi://a:1;",
             "uwsgi_pass $app;",
         ] {
             let site = of_server(&format!("location / {{ {text} }}"));
             assert!(site.contains("respond 501") && !site.contains("proxy "), "{text}\n{site}");
         }
+        let site = imported(
+            "http { server { listen 80; location / { uwsgi_pass suwsgi://a:1; uwsgi_ssl_verify on; } } }",
+        )
+        .text;
+        assert!(site.contains("server \"https://a:1\"") && !site.contains("upstream-verify"), "{site}");
         let site = of_server("location / { uwsgi_pass uwsgi://a:1; uwsgi_param X $nothing; }");
         assert!(
             site.contains("proxy a-1") && site.contains("// not converted: uwsgi_param X $nothing;"),

@@ -215,7 +215,9 @@ fn variables_choose_among_upstreams() {
         "{text}"
     );
     assert!(
-        text.contains("    route \"/a/\" {\n        // not converted: proxy_pass http://$u/x;"),
+        text.contains(
+            "    route \"/a/\" {\n        rewrite \"^\" \"/x?\" then=stop\n        proxy \"http://$u\"\n        x-forwarded off\n"
+        ) && !text.contains("named-servers"),
         "{text}"
     );
 }

@@ -59,7 +59,7 @@ fn a_front_controller_stands_behind_the_files() {
         of_server(&text),
         "index \"index.php\" | route \"/\" { | when \"path.endsWith('/') && ('/srv' + $uri + 'index.php').isFile()\" { | \
          reroute \"${uri}index.php?$args\" | } | try-files \"/srv\" | reroute \"/index.php?$args\" | } | \
-         route \"\\\\.php$\" match=regex { | proxy fpm | }"
+         route \"\\\\.php$\" match=regex { | proxy fpm | x-forwarded off | }"
     );
     // With rules of its own, the location of scripts gets the requests.
     let limited = text.replace("try_files $uri =404;", "deny 10.0.0.1;");

@@ -63,8 +63,12 @@ impl<'d> Import<'d> {
     pub(super) fn lists(&mut self, levels: &[&Chain<'d>], lines: &mut Lines) {
         let Some(here) = levels.first() else { return };
         for names in LISTS {
-            for directive in list_here(levels, names) {
-                self.list(directive, here, lines);
+            let all = list_here(levels, names);
+            for (at, directive) in all.iter().enumerate() {
+                let is_same = |other: &&'d Directive| other.texts() == directive.texts();
+                let is_again = ["add_header", "add_trailer"].contains(&&*directive.name)
+                    && all.iter().take(at).any(is_same);
+                self.list(directive, is_again, here, lines);
             }
         }
         self.visitor_cookie(levels, lines);
@@ -75,7 +79,7 @@ impl<'d> Import<'d> {
         LISTS.iter().any(|names| !chain.list(names).is_empty() && has_below(chain.own(), names))
     }
 
-    fn list(&mut self, directive: &'d Directive, chain: &Chain<'d>, lines: &mut Lines) {
+    fn list(&mut self, directive: &'d Directive, is_again: bool, chain: &Chain<'d>, lines: &mut Lines) {
         let text = match directive.name.as_str() {
             "add_header" => self.header(directive),
             "add_trailer" => self.trailer(directive, chain),
@@ -97,6 +101,8 @@ impl<'d> Import<'d> {
                         text.into_iter().for_each(|text| inner.setting(text));
                         lines.block(&[], format!("when {}", super::out::text(&condition)), inner);
                     }
+                    // nginx sends a field as often as it is there.
+                    None if is_again => text.into_iter().for_each(|text| lines.setting_again(text)),
                     None => text.into_iter().for_each(|text| lines.setting(text)),
                 }
             }

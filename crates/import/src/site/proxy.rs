@@ -4,6 +4,7 @@ use crate::nginx::Directive;
 
 use super::cache::sliced;
 use super::chain::{Chain, has_below};
+use super::fastcgi::NO_POOL;
 use super::location::Path;
 use super::out::{Lines, line, text, value};
 use super::target::Target;
@@ -38,6 +39,9 @@ const SEEN: [&str; 26] = [
     "ssl_verify",
     "ssl_verify_depth",
 ];
+
+/// The Host that a server gets whose name is in the request.
+const NAMED_HOST: &str = "upstream";
 
 /// The variable that is the upstream in `http:/$uri`.
 pub(super) const UPSTREAM_OF_PATH: &str = "upstream_of_path";
@@ -82,6 +86,8 @@ impl<'d> Import<'d> {
         let is_grpc = pass.name == "grpc_pass";
         let (scheme, rest) = match pass.word(0).split_once("://") {
             Some(parts) => parts,
+            // The scheme is in the variable too.
+            None if is_grpc && pass.word(0).starts_with("$arg_") => ("", pass.word(0)),
             None if is_grpc => ("grpc", pass.word(0)),
             // The first segment of the path names the upstream.
             None if pass.word(0) == "http:/$uri" => {
@@ -96,14 +102,26 @@ impl<'d> Import<'d> {
         let is_tls = match scheme {
             "http" => false,
             "https" => true,
-            "grpc" if is_grpc => false,
+            "grpc" | "" if is_grpc => false,
             "grpcs" if is_grpc => true,
             _ => return Err(format!("{scheme} is not supported")),
         };
         let family = if is_grpc { "grpc" } else { "proxy" };
         let (authority, given) = self.target(rest, chain, path)?;
         if authority.contains('$') {
-            return self.chosen_upstream(rest, is_tls, family, chain, lines);
+            if let Target::Made(rewrite) = &given {
+                lines.setting(rewrite.clone());
+            }
+            let protocol = if is_grpc { grpc_protocol(is_tls) } else { Vec::new() };
+            let has_others =
+                self.named_upstream((scheme, authority), is_tls, family, protocol, chain, lines)?;
+            self.request_fields(chain, family, if has_others { NAMED_HOST } else { "" }, lines);
+            if is_grpc {
+                lines.setting("buffer-requests off".to_owned());
+            } else {
+                self.transfer(chain, family, lines);
+            }
+            return Ok(());
         }
         let uri = match &given {
             Target::Path(uri) => Some(uri.as_str()),
@@ -169,39 +187,65 @@ impl<'d> Import<'d> {
                 }
             }
         }
+        // What is read from the upstream is what its client gets.
+        let rate = chain.find(&format!("{family}_limit_rate")).filter(|_| chain.find("limit_rate").is_none());
+        if let Some((rate, size)) = rate.and_then(|rate| Some((rate, values::size(rate.word(0))?))) {
+            self.fates.carried(rate);
+            if size != "0" {
+                lines.setting(format!("limit-rate {}", value(&size)));
+            }
+        }
         for directive in chain.list(&[&format!("{family}_hide_header")]) {
             lines.setting(format!("response-header remove {}", value(directive.word(0))));
         }
     }
 
-    /// An upstream that a variable names. Others of its values get 502 here.
-    fn chosen_upstream(
+    /// Writes `proxy` for an upstream or a server that variables name, and returns whether it may be a server. Without a `resolver`, nginx
+    /// looks up no names.
+    ///
+    /// # Errors
+    /// Why it cannot be converted.
+    pub(super) fn named_upstream(
         &mut self,
-        rest: &str,
+        (scheme, named): (&str, &str),
         is_tls: bool,
         family: &str,
+        protocol: Vec<String>,
         chain: &Chain<'d>,
         lines: &mut Lines,
-    ) -> Result<(), String> {
-        if let Some(why) = self.unsupported(rest) {
+    ) -> Result<bool, String> {
+        if let Some(why) = self.unsupported(named) {
             return Err(why);
         }
+        // A port would make the name of an upstream an address.
+        let has_port = named.rsplit_once(':').is_some();
         let names: Vec<&'d str> = self.upstreams.iter().map(|upstream| upstream.word(0)).collect();
-        // A name is followed by nothing: a port would make it an address.
-        if names.is_empty() || rest.contains([':', '/']) {
-            return Err("a variable in it can only be the name of an upstream".to_owned());
-        }
-        for name in names {
-            let made = self.upstream(name, is_tls, family, chain, lines);
-            if made.is_some_and(|made| made != name) {
+        for name in names.iter().filter(|_| !has_port) {
+            let made = self.upstream_with(name, is_tls, family, protocol.clone(), chain, lines);
+            if made.is_some_and(|made| made != *name) {
                 return Err("upstreams that a variable names have the same settings in all places".to_owned());
             }
         }
-        let scheme = if is_tls { "https" } else { "http" };
-        lines.setting(format!("proxy {}", text(&format!("{scheme}://{rest}"))));
-        self.request_fields(chain, family, "", lines);
-        self.transfer(chain, family, lines);
-        Ok(())
+        let url = match scheme {
+            "" => named.to_owned(),
+            _ => format!("{}://{named}", if is_tls { "https" } else { "http" }),
+        };
+        // A table of the file names upstreams only, where no names are looked up.
+        let is_table = named.strip_prefix('$').is_some_and(|name| self.maps.iter().any(|map| map == name));
+        let looks_up = chain.find("resolver").is_some_and(|it| it.word(0) != "off");
+        let is_upstream = named == "$upstream_of_path" || is_table && !looks_up && !names.is_empty();
+        let others = match is_upstream {
+            true => String::new(),
+            false => {
+                let others = self.others(is_tls, family, protocol, chain)?;
+                format!(" others={}", value(&others))
+            }
+        };
+        if is_upstream && names.is_empty() {
+            return Err("a variable in it can only be the name of an upstream".to_owned());
+        }
+        lines.setting(format!("proxy {}{others}", text(&url)));
+        Ok(!is_upstream)
     }
 
     /// Writes the fields of requests, and returns whether the upstream gets its own name as Host.
@@ -262,6 +306,11 @@ impl<'d> Import<'d> {
         }
         has_own_host
     }
+}
+
+/// The settings of a gRPC server that requests name.
+fn grpc_protocol(is_tls: bool) -> Vec<String> {
+    vec![format!("protocol {}", if is_tls { "h2" } else { "h2c" }), NO_POOL.to_owned()]
 }
 
 /// Whether the upstream's `X-Accel` fields have an effect. nginx follows them unless `proxy_ignore_headers` lists them.

@@ -24,6 +24,9 @@ impl<'d> Import<'d> {
         self.shares_addresses = self.addresses.are_shared() && tls::is_one(&servers, http);
         self.process(http, top);
         self.process(&http.outer(), top);
+        if !self.is_only_server {
+            self.largest_heads(&servers, http, top);
+        }
         self.one_worker(http.outer().own(), top);
         self.logs_of_http(http, top);
         for (listen, why) in refused {

@@ -13,6 +13,9 @@ const INDEX_NAMES_MAX: usize = 16;
 const WINDOW_BYTES: u64 = 64 << 10;
 const WINDOW_BYTES_MAX: u64 = 16 << 20;
 
+/// The longest line of a head in nginx, unless a server has another limit.
+const HEAD_LINE_BYTES: u64 = 8 << 10;
+
 /// The largest head that is possible here.
 const HEAD_BYTES_MAX: u64 = 48 << 10;
 
@@ -91,6 +94,23 @@ impl<'d> Import<'d> {
     /// Whose information about clients is trusted, in one of several servers.
     pub(super) fn real_ip(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
         self.processed(chain, |name| ["set_real_ip_from", "real_ip_header"].contains(&name), lines);
+    }
+
+    /// The largest heads of any server: here all have the same.
+    pub(super) fn largest_heads(&mut self, servers: &[&'d Directive], http: &Chain<'d>, top: &mut Lines) {
+        let of = |server: &&'d Directive| {
+            let own = server.inner().iter().find(|it| it.name == "large_client_header_buffers")?;
+            Some((own, values::bytes(own.word(1))?))
+        };
+        let own: Vec<(&'d Directive, u64)> = servers.iter().filter_map(of).collect();
+        let Some((largest, bytes)) = own.iter().max_by_key(|(_, bytes)| *bytes) else { return };
+        if http.find("large_client_header_buffers").is_some() || *bytes <= HEAD_LINE_BYTES {
+            return;
+        }
+        if let Some(Some(text)) = of_process(largest) {
+            self.fates.carried(largest);
+            top.setting(text);
+        }
     }
 
     /// A whole nginx.conf, which has a block of `events`, without a number of processes: nginx has one.

@@ -36,16 +36,31 @@ impl<'d> Import<'d> {
         let (authority, uri) = rest.split_at(at);
         let begins_with_path = uri.starts_with('/') || WHOLE.contains(&uri) || uri == "$uri";
         if !uri.contains('$') || authority.is_empty() || !begins_with_path {
+            if let Some((authority, uri)) = named(rest) {
+                let target = match uri {
+                    "" => Target::Same,
+                    uri => self.made(uri, chain, path)?,
+                };
+                return Ok((authority, target));
+            }
             let (authority, uri) = split(rest);
             if uri.is_some_and(|uri| uri.contains('$')) && !authority.contains('$') {
                 return Err("variables are not supported in the path of a socket".to_owned());
             }
             return Ok((authority, uri.map_or(Target::Same, |uri| Target::Path(uri.to_owned()))));
         }
+        Ok((authority, self.made(uri, chain, path)?))
+    }
+
+    /// What becomes of the path if this text, perhaps with variables, replaces it.
+    ///
+    /// # Errors
+    /// Why it cannot be converted.
+    fn made(&self, uri: &str, chain: &Chain<'d>, path: Option<&Path>) -> Result<Target, String> {
         // The path of the client, not that of the location's rewrites, is in it.
         let is_rewritten = chain.at_server().own().iter().chain(chain.own()).any(|it| it.name == "rewrite");
         if WHOLE.contains(&uri) && !(is_rewritten && uri == "$request_uri") {
-            return Ok((authority, Target::Same));
+            return Ok(Target::Same);
         }
         if let Some(why) = self.no_path(uri) {
             return Err(why);
@@ -61,15 +76,28 @@ impl<'d> Import<'d> {
             _ => return Err("its groups need a location with an expression, without rewrites".to_owned()),
         };
         let ignore_case = if ignore_case { " ignore-case=on" } else { "" };
-        Ok((
-            authority,
-            Target::Made(format!(
-                "rewrite {} {} then=stop{ignore_case}",
-                text(pattern),
-                text(&as_rewrite(uri))
-            )),
-        ))
+        Ok(Target::Made(format!(
+            "rewrite {} {} then=stop{ignore_case}",
+            text(pattern),
+            text(&as_rewrite(uri))
+        )))
     }
+}
+
+/// The server that requests name by variables, and the path behind it.
+fn named(rest: &str) -> Option<(&str, &str)> {
+    if rest.starts_with("unix:") {
+        return None;
+    }
+    let (authority, uri) = match rest.find('/') {
+        Some(at) => rest.split_at(at),
+        None => {
+            let is_end = |end: &&&str| rest.len() > end.len() && rest.ends_with(**end);
+            let end = WHOLE.iter().find(is_end).copied().unwrap_or_default();
+            rest.split_at(rest.len() - end.len())
+        }
+    };
+    (authority.contains('$') && !authority.starts_with("$uri")).then_some((authority, uri))
 }
 
 /// A path and a query as `rewrite` has them: it appends the request's query unless they end with a question mark.

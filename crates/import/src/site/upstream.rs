@@ -15,6 +15,23 @@ pub(super) struct Made {
     key: (String, bool, Vec<String>),
 }
 
+/// Whether a `proxy_bind` is an address of this machine, without a port and without `transparent`.
+fn is_source(bind: &Directive) -> bool {
+    bind.words.len() == 1 && bind.word(0).trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
+}
+
+/// The name of an upstream whose servers are named by requests.
+const NAMED: &str = "named-by-requests";
+
+/// How long nginx waits for a resolver by default.
+const RESOLVER_TIMEOUT_MS: u64 = 30_000;
+
+/// Whether a text of `resolver` is an address.
+fn is_dns_server(text: &str) -> bool {
+    text.parse::<std::net::SocketAddr>().is_ok()
+        || text.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
+}
+
 /// `retry-on` for `proxy_next_upstream`; `None` for the default of both.
 fn retry_on(directive: Option<&Directive>) -> Option<String> {
     let words = directive?.texts();
@@ -54,11 +71,7 @@ impl<'d> Import<'d> {
                 directive.texts().into_iter().filter(|text| !text.contains('=')).collect();
             let setting =
                 format!("resolver {}", servers.iter().map(|it| value(it)).collect::<Vec<_>>().join(" "));
-            let is_address = |text: &&str| {
-                text.parse::<std::net::SocketAddr>().is_ok()
-                    || text.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
-            };
-            if servers.is_empty() || !servers.iter().all(is_address) {
+            if servers.is_empty() || !servers.iter().all(|server| is_dns_server(server)) {
                 self.leave(directive, "a DNS server must be an IP address", top);
             } else if top.has("resolver") && !top.has_setting(&setting) {
                 self.leave(directive, "only one resolver for all upstreams is supported", top);
@@ -133,6 +146,56 @@ impl<'d> Import<'d> {
         Some(name)
     }
 
+    /// The upstream of servers that requests name, as in nginx: any that this machine reaches, by names only if there is a resolver.
+    ///
+    /// # Errors
+    /// Why it cannot be converted.
+    pub(super) fn others(
+        &mut self,
+        is_tls: bool,
+        family: &str,
+        protocol: Vec<String>,
+        chain: &Chain<'d>,
+    ) -> Result<String, String> {
+        let mut settings = vec![self.named_servers(chain)?];
+        settings.extend(self.connecting(chain, family, is_tls));
+        settings.extend(protocol);
+        // Requests wait in the queue for a lookup.
+        let timeout = values::milliseconds(chain.word("resolver_timeout")).unwrap_or(RESOLVER_TIMEOUT_MS);
+        settings.push(format!("queue-time \"{}ms\"", timeout.saturating_add(1000)));
+        let key = (NAMED.to_owned(), is_tls, settings.clone());
+        if let Some(made) = self.made.iter().find(|made| made.key == key) {
+            return Ok(made.name.clone());
+        }
+        let name = self.name_for(NAMED);
+        let mut lines = Lines::default();
+        lines.comment("requests name the servers, as in nginx: clients reach all that this machine reaches, unless hosts are listed here in place of *");
+        settings.into_iter().for_each(|setting| lines.setting(setting));
+        self.made.push(Made { name: name.clone(), lines, key });
+        Ok(name)
+    }
+
+    fn named_servers(&mut self, chain: &Chain<'d>) -> Result<String, String> {
+        let Some(resolver) = chain.find("resolver").filter(|it| it.word(0) != "off") else {
+            return Ok("named-servers address".to_owned());
+        };
+        let (options, servers): (Vec<&str>, Vec<&str>) =
+            resolver.texts().into_iter().partition(|text| text.contains('='));
+        if servers.is_empty() || !servers.iter().all(|it| is_dns_server(it)) {
+            return Err(format!("{resolver}: a DNS server must be an IP address"));
+        }
+        self.fates.carried(resolver);
+        let option = |name: &str| options.iter().find_map(|option| option.strip_prefix(name));
+        let ipv6 = if option("ipv6=") == Some("off") { " ipv6=off" } else { "" };
+        let valid = option("valid=").and_then(values::time).map(|time| format!(" valid=\"{time}\""));
+        let timeout = values::milliseconds(chain.word("resolver_timeout")).unwrap_or(RESOLVER_TIMEOUT_MS);
+        Ok(format!(
+            "named-servers \"*\" resolver={}{ipv6} time=\"{timeout}ms\"{}",
+            value(&servers.join(" ")),
+            valid.unwrap_or_default()
+        ))
+    }
+
     /// A name that no upstream has yet.
     fn name_for(&self, authority: &str) -> String {
         // A socket has the name of its file.
@@ -176,6 +239,10 @@ impl<'d> Import<'d> {
             values::time(word("next_upstream_timeout")).filter(|_| word("next_upstream_timeout") != "0")
         {
             settings.push(format!("retry-time \"{time}\""));
+        }
+        if let Some(bind) = chain.find(&format!("{family}_bind")).filter(|bind| is_source(bind)) {
+            self.fates.carried(bind);
+            settings.push(format!("upstream-source {}", value(bind.word(0))));
         }
         if is_tls {
             // nginx verifies certificates only if configured.
@@ -314,6 +381,11 @@ impl<'d> Import<'d> {
         if has_limit && !lines.has("queue") {
             // nginx responds at once if all servers are at their limit.
             lines.setting("queue 0".to_owned());
+        }
+        let is_in_use = |it: &&Directive| it.name == "server" && !it.texts().contains(&"down");
+        if failures.is_none() && block.inner().iter().filter(is_in_use).count() > 1 {
+            // nginx's default.
+            failures = Some((1, "10s".to_owned()));
         }
         if let Some((fails, time)) = failures {
             lines.setting(format!("failures {fails} window=\"{time}\" down-time=\"{time}\""));

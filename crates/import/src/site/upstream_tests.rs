@@ -21,7 +21,7 @@ fn limits_of_connections_become_limits_of_requests() {
         (
             "server a:1 max_conns=1; server a:1 max_conns=1; server b:1 backup max_conns=2;",
             "server \"a:1\" max-requests=1 | server \"a:1\" max-requests=1 | \
-             server \"b:1\" backup=on max-requests=2 | queue 0",
+             server \"b:1\" backup=on max-requests=2 | queue 0 | failures 1 window=\"10s\" down-time=\"10s\"",
         ),
         (
             "server a:1 max_conns=3; queue 100 timeout=70;",

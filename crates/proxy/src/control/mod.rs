@@ -2,6 +2,7 @@
 
 mod health;
 mod health_h2;
+pub(crate) mod lookups;
 pub(crate) mod names;
 mod outliers;
 mod secure;
@@ -11,9 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use flatout_engine::say;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc as queue, oneshot, watch};
 use tokio::task::{AbortHandle, LocalSet};
 
+use crate::control::lookups::NameLookup;
 use crate::control::names::{Names, Resolver};
 use crate::server::LiveServer;
 use crate::upstream::{LiveUpstream, Upstreams};
@@ -26,6 +28,8 @@ pub(crate) struct Control {
     upstreams: Arc<Upstreams>,
     resolver: Resolver,
     changes: watch::Receiver<()>,
+    /// Lookups for workers, until the thread does them.
+    lookups: Mutex<Option<queue::Receiver<NameLookup>>>,
     thread: Mutex<Option<oneshot::Sender<()>>>,
 }
 
@@ -35,18 +39,21 @@ impl Control {
         upstreams: &Arc<Upstreams>,
         resolver: &Resolver,
         changes: watch::Receiver<()>,
+        lookups: queue::Receiver<NameLookup>,
     ) -> io::Result<Control> {
         let control = Control {
             upstreams: upstreams.clone(),
             resolver: resolver.clone(),
             changes,
+            lookups: Mutex::new(Some(lookups)),
             thread: Mutex::new(None),
         };
         let servers = || upstreams.iter().flat_map(|upstream| upstream.servers().to_vec());
         let has_names = servers().any(|server| server.dns_name().is_some());
         let has_checks = upstreams.iter().any(|upstream| upstream.plan.active.is_some());
         let compares = upstreams.iter().any(|upstream| upstream.plan.outliers.is_some());
-        if !has_names && !has_checks && !compares {
+        let is_asked = upstreams.iter().any(|upstream| upstream.plan.named.is_some());
+        if !has_names && !has_checks && !compares && !is_asked {
             return Ok(control);
         }
         // Addresses known before a reload are used until there are new ones.
@@ -90,8 +97,13 @@ impl Control {
             tasks: Vec::new(),
         };
         let changes = self.changes.clone();
+        let lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner).take();
         std::thread::Builder::new().name("flatout-upstreams".to_owned()).spawn(move || {
             LocalSet::new().block_on(&runtime, async move {
+                if let Some(lookups) = lookups {
+                    let (upstreams, resolver) = (work.upstreams.clone(), work.resolver.clone());
+                    tokio::task::spawn_local(lookups::serve(upstreams, resolver, lookups));
+                }
                 tokio::select! {
                     () = work.run(changes, found) => {}
                     _ = ended => {}

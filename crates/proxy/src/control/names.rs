@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use flatout_engine::{bug, say};
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
+use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 
 use hickory_resolver::proto::rr::{RData, Record};
 
+use crate::control::lookups::FoundName;
 use crate::server::LiveServer;
 use crate::sources::service::ServiceRecord;
 
@@ -38,7 +39,7 @@ impl Names {
     /// # Errors
     /// The system's configuration cannot be read.
     pub(crate) fn new(resolver: &Resolver) -> io::Result<Names> {
-        Names::with(resolver, true)
+        Names::with(resolver, true, true)
     }
 
     /// Asks a name server each time: who calls it follows the TTL.
@@ -46,10 +47,12 @@ impl Names {
     /// # Errors
     /// The system's configuration cannot be read.
     pub(crate) fn uncached(resolver: &Resolver) -> io::Result<Names> {
-        Names::with(resolver, false)
+        Names::with(resolver, false, true)
     }
 
-    fn with(resolver: &Resolver, is_cached: bool) -> io::Result<Names> {
+    /// # Errors
+    /// The system's configuration cannot be read.
+    pub(crate) fn with(resolver: &Resolver, is_cached: bool, has_ipv6: bool) -> io::Result<Names> {
         let built = match resolver {
             Resolver::System => TokioResolver::builder_tokio(),
             Resolver::Servers(servers) => {
@@ -69,9 +72,22 @@ impl Names {
             if !is_cached {
                 builder.options_mut().cache_size = 0;
             }
+            if !has_ipv6 {
+                builder.options_mut().ip_strategy = LookupIpStrategy::Ipv4Only;
+            }
             builder.build()
         });
         Ok(Names(built.map_err(io::Error::other)?))
+    }
+
+    /// The addresses of a name, and for how long they are valid.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(crate) async fn addresses(&self, name: &str) -> Result<FoundName, String> {
+        let found = self.0.lookup_ip(name).await.map_err(|error| error.to_string())?;
+        let left = found.valid_until().saturating_duration_since(std::time::Instant::now());
+        Ok(FoundName { addresses: found.iter().collect(), valid_time: left.clamp(TTL_MIN, TTL_MAX) })
     }
 
     /// The SRV records of a service, and for how long they are valid.

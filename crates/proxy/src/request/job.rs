@@ -8,6 +8,7 @@ use flatout_gateway::{Client, TrustedFields};
 use flatout_wire::h1::{Length, Sent};
 
 use crate::failure::{Failure, RequestLine};
+use crate::plan::Server;
 use crate::receiver::Receiver;
 use crate::select::balance::without_tried;
 use crate::server::ServerSlot;
@@ -67,7 +68,9 @@ pub(crate) struct Job {
     pub(crate) via: Option<String>,
     /// An idle connection turned out to be closed: the next one must be new.
     pub(crate) wants_new: bool,
-    /// The server in its cookie.
+    /// The server that it names, if the servers of its upstream are named by requests.
+    pub(crate) named: Option<Box<Server>>,
+    /// The server in its cookie, or the one that it names.
     pub(crate) stuck_to: Option<usize>,
     /// `Host` is the server's address, which is written after the head.
     pub(crate) names_server: bool,
@@ -123,6 +126,7 @@ impl Job {
             accept: None,
             via: None,
             wants_new: false,
+            named: None,
             stuck_to: None,
             names_server: false,
             trailers: Vec::new(),
@@ -154,6 +158,7 @@ impl Job {
             hash,
             accept: self.accept.clone(),
             via: self.via.clone(),
+            named: self.named.clone(),
             stuck_to,
             names_server,
             trailers: self.trailers.clone(),

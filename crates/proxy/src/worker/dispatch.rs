@@ -1,6 +1,7 @@
 //! Sends a request to an upstream: chooses the server and the connection, and writes the bytes.
 
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 
 use flatout_engine::GuestKey;
 use flatout_lane::connect;
@@ -11,10 +12,11 @@ use crate::connection::{ConnectionProtocol, UpstreamConnection};
 use crate::failure::{Failure, error_text};
 use crate::plan::Balance;
 use crate::request::job::Job;
-use crate::select::balance::with_tried;
+use crate::select::balance::{with_tried, without_tried};
 use crate::server::LiveServer;
 use crate::table::ServerId;
 use crate::worker::ProxyWorker;
+use crate::worker::named::{NOT_NAMED, NamedChoice};
 use crate::worker::state::State;
 
 impl ProxyWorker {
@@ -34,6 +36,20 @@ impl ProxyWorker {
                 return self.enqueue(state, job);
             }
             let Some(at) = chosen else {
+                match self.named_server(state, &mut job) {
+                    None => {}
+                    Some(NamedChoice::Known(at)) => {
+                        job.stuck_to = Some(at);
+                        job.tried = without_tried(job.tried, at);
+                        continue;
+                    }
+                    Some(NamedChoice::Later) => return self.enqueue(state, job),
+                    Some(NamedChoice::Refused) => {
+                        self.log(Failure::NoServer, job.upstream, None, Some(&job), Some(NOT_NAMED));
+                        return self.refuse(state, job, Failure::NoServer);
+                    }
+                }
+                let group = state.groups.at_mut(job.upstream);
                 if group.changes_count != upstream.changes_count() {
                     // All servers that this worker knows are removed; it gets the new ones next, and then what is queued.
                     return self.enqueue(state, job);
@@ -119,7 +135,8 @@ impl ProxyWorker {
         // A client whose connection is passed on has TLS of its own, whatever this server is for requests.
         let is_secure = server.is_secure() && !job.receiver.is_passthrough();
         let at = state.table.next() as u64;
-        let guest = match self.open_socket(&server, is_secure, remote.as_deref(), at) {
+        let source = upstream.plan.source;
+        let guest = match self.open_socket(&server, is_secure, (remote.as_deref(), source), at) {
             Ok(guest) => guest,
             Err(error) => {
                 let why = match remote {
@@ -162,12 +179,16 @@ impl ProxyWorker {
         &self,
         server: &LiveServer,
         is_secure: bool,
-        remote: Option<&Remote>,
+        (remote, source): (Option<&Remote>, Option<IpAddr>),
         tag: u64,
     ) -> io::Result<GuestKey> {
         let owner = self.owner().ok_or(ErrorKind::Interrupted)?;
         let remote = remote.ok_or(ErrorKind::AddrNotAvailable)?;
-        let socket = connect::begin(remote, None)?;
+        let is_usable = |source: &IpAddr| match remote {
+            Remote::Tcp(address) => address.is_ipv4() == source.is_ipv4(),
+            Remote::Unix(_) => false,
+        };
+        let socket = connect::begin(remote, source.filter(is_usable))?;
         if !is_secure {
             return self.lane.register(socket, owner, tag);
         }

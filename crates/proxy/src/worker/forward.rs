@@ -15,7 +15,7 @@ use flatout_wire::{Framing, Head, Method, Status, Version};
 use tokio::sync::oneshot;
 
 use crate::hash::{NO_KEY, hash};
-use crate::plan::{Balance, Key};
+use crate::plan::{Balance, Key, Protocol, Server};
 use crate::receiver::{ParkedClient, Receiver, ResponseSink};
 use crate::request::auth_query::write_auth_query;
 use crate::request::cgi::{drop_params, write_sent_target};
@@ -129,6 +129,7 @@ impl ProxyWorker {
             hash: key_hash(&upstream.plan.balance, request, what.client.address),
             accept,
             via: what.forward.via.clone(),
+            named: what.forward.server.as_deref().and_then(|named| named_server(upstream, named)),
             stuck_to,
             names_server: names_server(&what.forward.host, head),
             trailers: trailers::passed_trailers(head, what),
@@ -144,6 +145,12 @@ impl ProxyWorker {
             None => Box::new(job),
         }
     }
+}
+
+/// The server that a request names, if requests name the servers of its upstream and may name this one.
+#[cold]
+fn named_server(upstream: &LiveUpstream, named: &str) -> Option<Box<Server>> {
+    upstream.plan.named.as_ref()?.server(named, upstream.plan.protocol).map(Box::new)
 }
 
 /// Until when a request that begins now may be sent again.

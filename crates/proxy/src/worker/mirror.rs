@@ -74,6 +74,7 @@ impl ProxyWorker {
                 refusals_left: 0,
                 spool_bytes_max: 0,
                 stuck_to: None,
+                named: None,
                 hash: key_hash(&upstream.plan.balance, request, what.client.address),
                 ends_ns: self.ends_ns(upstream, None),
                 retry_until_ns: None,

@@ -11,6 +11,7 @@ pub(crate) mod forward;
 mod h2;
 mod limit;
 mod mirror;
+pub(crate) mod named;
 pub(crate) mod passthrough;
 mod queue;
 mod receive;
@@ -33,6 +34,7 @@ use tokio::sync::watch;
 use self::tunnel::CLIENT_SIDE;
 use crate::connection::ConnectionProtocol;
 use crate::connection::h2::windows::Windows;
+use crate::control::lookups::Lookups;
 use crate::failure::Failure;
 use crate::figures::Figures;
 use crate::hash::hash;
@@ -57,6 +59,7 @@ pub struct ProxyWorker {
     pub(crate) lane: Lane,
     pub(crate) mailbox: Mailbox,
     pub(crate) upstreams: Arc<Upstreams>,
+    pub(crate) lookups: Lookups,
     pub(crate) spool: Arc<SpoolStore>,
     pub(crate) watch: Watch,
     pub(crate) state: RefCell<State>,
@@ -70,7 +73,7 @@ impl ProxyWorker {
     /// `changes` notifies it of changes of servers.
     pub(crate) fn new(
         worker: &Worker,
-        upstreams: Arc<Upstreams>,
+        (upstreams, lookups): (Arc<Upstreams>, Lookups),
         changes: watch::Receiver<()>,
         spool: Arc<SpoolStore>,
         watch: Watch,
@@ -109,6 +112,7 @@ impl ProxyWorker {
             lane: worker.lane.clone(),
             mailbox: worker.mailbox.clone(),
             upstreams,
+            lookups,
             spool,
             watch,
             state: RefCell::new(state),

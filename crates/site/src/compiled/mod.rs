@@ -155,7 +155,7 @@ impl Compiled {
 
     /// The upstream of this name, perhaps behind `http://`.
     pub(crate) fn upstream(&self, name: &[u8]) -> Option<usize> {
-        let bare = name.strip_prefix(b"http://").unwrap_or(name);
+        let bare = name.strip_prefix(b"http://").or_else(|| name.strip_prefix(b"grpc://")).unwrap_or(name);
         let find = |name: &[u8]| self.upstreams.iter().position(|known| known.as_bytes() == name);
         find(name).or_else(|| find(bare))
     }

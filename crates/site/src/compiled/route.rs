@@ -57,6 +57,8 @@ pub(crate) struct CompiledRoute {
     pub(crate) tries_files_only: bool,
     /// The name of the upstream.
     pub(crate) upstream_name: Option<Text>,
+    /// Another name is that of a server.
+    pub(crate) names_server: bool,
     pub(crate) action: CompiledAction,
     pub(crate) cache: Option<CompiledCached>,
 }
@@ -163,6 +165,7 @@ pub(super) fn is_alike(one: &plan::Route, other: &plan::Route) -> bool {
         && one.rewrites == other.rewrites
         && one.try_files == other.try_files
         && one.upstream_name == other.upstream_name
+        && one.names_server == other.names_server
 }
 
 impl CompiledRoute {
@@ -250,6 +253,7 @@ impl CompiledRoute {
             try_files: route.try_files,
             tries_files_only,
             upstream_name,
+            names_server: route.names_server,
             action,
             cache,
         })

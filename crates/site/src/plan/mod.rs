@@ -200,8 +200,11 @@ pub struct Route {
     /// The rules for its requests.
     pub rules: Rules,
     /// For [`Action::Proxy`]: the name of the upstream, in place of the action's, perhaps behind `http://`. Names of no upstream of the
-    /// plan get 502.
+    /// plan get 502, unless requests may name servers.
     pub upstream_name: Option<Template>,
+    /// A name of no upstream is that of a server: the action's upstream gets the request with it, and decides whether requests may
+    /// name it.
+    pub names_server: bool,
     /// A folder whose files are tried for GET and HEAD before `action`; the index in [`Plan::folders`].
     pub try_files: Option<usize>,
     /// The action.
@@ -363,6 +366,7 @@ impl Route {
             rewrites: Vec::new(),
             rules: Rules::default(),
             upstream_name: None,
+            names_server: false,
             try_files: None,
             action,
         }

@@ -2,7 +2,10 @@
 
 use std::net::SocketAddr;
 
-use flatout_proxy::{Balance, Key as HashKey, Passive, Protocol, ProxyProtocol, Resolver, RetryOn};
+use flatout_proxy::{
+    Balance, Key as HashKey, NamedHost, NamedServers, Passive, Protocol, ProxyProtocol, Resolver, RetryOn,
+    Tls,
+};
 
 use crate::serve::options::ServeOptions;
 use crate::serve::parse;
@@ -81,6 +84,33 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
                /etc/hosts and /etc/resolv.conf are used",
         stands: SettingScope::Top,
         set: resolver,
+        ..UPSTREAMS
+    },
+    ServeSetting {
+        name: "named-servers",
+        value: "HOST…",
+        keys: &[
+            Key {
+                name: "resolver",
+                value: "ADDR…",
+                default: "as resolver",
+                help: "DNS servers that look up their names, separated by spaces",
+            },
+            Key { name: "ipv6", value: "on|off", default: "on", help: "use IPv6 addresses of names too" },
+            Key { name: "time", value: "TIME", default: "5s", help: "how long a lookup may take; then 502" },
+            Key {
+                name: "valid",
+                value: "TIME",
+                default: "the record's",
+                help: "how long an address of a name is used",
+            },
+        ],
+        default: "off",
+        help: "for an upstream without servers: requests name them, by a `proxy` with variables and others=; these hosts may be named: \
+               a host name, *.example.org, an IP address, `address` for all IP addresses, or * for all hosts that this machine \
+               reaches, itself included; or off",
+        stands: SettingScope::Upstream,
+        set: named_servers,
         ..UPSTREAMS
     },
     ServeSetting {
@@ -422,6 +452,20 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
         ..UPSTREAMS
     },
     ServeSetting {
+        name: "upstream-source",
+        value: "ADDR",
+        default: "the system's",
+        help: "the IP address of this machine from which connections to servers are made, if it is of the same kind as theirs (IPv4, IPv6)",
+        set: |options, given| {
+            let text = given.text();
+            let address = text.trim_start_matches('[').trim_end_matches(']').parse();
+            let address = address.map_err(|_| format!("got `{text}`, need an IP address without a port"))?;
+            options.upstream.source = Some(address);
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    ServeSetting {
         name: "send-proxy",
         value: "off|v1|v2",
         default: "off",
@@ -583,22 +627,50 @@ fn param(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     Ok(())
 }
 
+/// Hosts of `named-servers`.
+const NAMED_HOSTS_MAX: usize = 256;
+
+fn named_servers(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
+    if given.text() == "off" && given.value(1).is_none() {
+        options.upstream.named = None;
+        return Ok(());
+    }
+    let hosts = given.values().map(str::parse).collect::<Result<Vec<NamedHost>, String>>()?;
+    if hosts.len() > NAMED_HOSTS_MAX {
+        return Err(format!("got {} hosts, at most {NAMED_HOSTS_MAX} are allowed", hosts.len()).into());
+    }
+    let resolvers = |text: &str| dns_servers(text.split_ascii_whitespace());
+    options.upstream.named = Some(NamedServers {
+        hosts,
+        tls: Tls::default(),
+        resolvers: given.read("resolver", resolvers)?.unwrap_or_default(),
+        ipv6: given.key("ipv6") != Some("off"),
+        lookup_time_max: given.read("time", value::time)?.unwrap_or(NamedServers::LOOKUP_TIME_MAX),
+        valid_time: given.read("valid", value::time)?,
+    });
+    Ok(())
+}
+
 /// DNS servers that can be named.
 const RESOLVERS_MAX: usize = 8;
 
 fn resolver(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
+    options.resolver = Resolver::Servers(dns_servers(given.values())?);
+    Ok(())
+}
+
+fn dns_servers<'t>(texts: impl Iterator<Item = &'t str>) -> Result<Vec<SocketAddr>, String> {
     let address = |text: &str| {
         let ip = text.trim_start_matches('[').trim_end_matches(']');
         let with_port = || Some(SocketAddr::new(ip.parse().ok()?, 53));
         let found = text.parse().ok().or_else(with_port).filter(|it| it.port() > 0);
         found.ok_or_else(|| format!("got `{text}`, need an IP address, with a port or without"))
     };
-    let servers = given.values().map(address).collect::<Result<Vec<_>, String>>()?;
+    let servers = texts.map(address).collect::<Result<Vec<_>, String>>()?;
     if servers.len() > RESOLVERS_MAX {
-        return Err(format!("got {} DNS servers, at most {RESOLVERS_MAX} are allowed", servers.len()).into());
+        return Err(format!("got {} DNS servers, at most {RESOLVERS_MAX} are allowed", servers.len()));
     }
-    options.resolver = Resolver::Servers(servers);
-    Ok(())
+    Ok(servers)
 }
 
 fn hash_key(text: &str) -> Result<HashKey, String> {
