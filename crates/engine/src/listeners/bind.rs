@@ -1,6 +1,7 @@
 //! Binds the sockets of listeners.
 
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use flatout_lane::listener::{self, ListenOptions};
 
 use super::{Entry, Listeners, RELEASED_TIME_MAX, Start, file_id};
 use crate::Error;
-use crate::plan::{Address, Locality, SocketPlan};
+use crate::plan::{Address, Locality, Plan, SocketPlan};
 
 /// How often to try it again meanwhile.
 const RELEASED_RETRY_TIME: Duration = Duration::from_millis(20);
@@ -20,7 +21,7 @@ impl Listeners {
         id: u32,
         asked: &Address,
         start: Start,
-        plan: &SocketPlan,
+        plan: &Plan,
     ) -> Result<(Entry, Vec<OwnedFd>), Error> {
         let refused = |error| Error::Listen(asked.url(start.is_secure), asked.clone(), error);
         let began = Instant::now();
@@ -52,12 +53,12 @@ impl Listeners {
     }
 
     /// One socket per worker, or one Unix socket for all.
-    fn bind_now(&self, asked: &Address, plan: &SocketPlan) -> std::io::Result<(Address, Vec<OwnedFd>)> {
-        let options = options(plan);
+    fn bind_now(&self, asked: &Address, plan: &Plan) -> std::io::Result<(Address, Vec<OwnedFd>)> {
+        let options = ListenOptions { is_ipv6_alone: has_ipv4_beside(asked, plan), ..options(&plan.socket) };
         match asked {
             Address::Tcp(tcp) => {
                 let (actual, sockets) = listener::bind_tcp(*tcp, self.cpus.len(), &options)?;
-                if picks_by_cpu(plan, tcp, self.cpus.len()) {
+                if picks_by_cpu(&plan.socket, tcp, self.cpus.len()) {
                     select_by_cpu(sockets.first().map(OwnedFd::as_fd), &self.cpus)?;
                 }
                 Ok((Address::Tcp(actual), sockets))
@@ -90,7 +91,19 @@ pub(super) fn options(plan: &SocketPlan) -> ListenOptions {
         congestion: plan.congestion.clone(),
         share_port: plan.share_port,
         unix_mode: plan.unix_mode,
+        is_ipv6_alone: false,
     }
+}
+
+/// Whether this is `[::]:PORT`, and the plan has `0.0.0.0:PORT` too, which then has the clients of IPv4.
+fn has_ipv4_beside(asked: &Address, plan: &Plan) -> bool {
+    let all = |address: &Address| match address {
+        Address::Tcp(tcp) if tcp.ip().is_unspecified() && tcp.port() > 0 => Some(*tcp),
+        _ => None,
+    };
+    let Some(ipv6) = all(asked).filter(SocketAddr::is_ipv6) else { return false };
+    let mut others = plan.listen.iter().filter_map(|listen| all(&listen.address));
+    others.any(|other| other.is_ipv4() && other.port() == ipv6.port())
 }
 
 /// Whether to give connections to the worker on whose CPU they arrive. On loopback that is the client's CPU, so all
