@@ -93,6 +93,7 @@ impl Sites {
         for nodes in [of_top, nodes] {
             for conditional in reader.conditional_actions(nodes, options) {
                 let path = PathMatch::prefix("/");
+                let rest = before_files(nodes, &conditional, &rest);
                 let route = self.conditional_route(reader, &conditional, &path, &rest);
                 let Some((mut route, at)) = reader.note(route) else { continue };
                 route.entry = RouteEntry::BeforePaths;
@@ -193,6 +194,7 @@ impl Sites {
         }
         let mut found = Vec::new();
         for conditional in reader.conditional_actions(inner, &options) {
+            let options = before_files(inner, &conditional, &options);
             let (mut route, at) = self.conditional_route(reader, &conditional, &path, &options)?;
             route.when.splice(0..0, when.clone());
             route.entry = entry;
@@ -410,4 +412,14 @@ fn path(node: &Node) -> Result<PathMatch, String> {
         }
         _ => PathMatch::Prefix { path: text, segments: how == "prefix", before_patterns },
     })
+}
+
+/// The settings for an action in a `when` among these nodes. One above `try-files` has requests for files too.
+fn before_files(nodes: &[Node], conditional: &ConditionalAction<'_>, options: &ServeOptions) -> ServeOptions {
+    let mut options = options.clone();
+    let tried = nodes.iter().find(|node| node.name == "try-files");
+    if tried.is_some_and(|tried| conditional.node.at.start < tried.at.start) {
+        options.try_files = None;
+    }
+    options
 }

@@ -409,7 +409,8 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         name: "try-files",
         value: "DIR",
         default: "off",
-        help: "serve a file from this folder if it exists, or off; other requests continue as configured",
+        help: "serve a file from this folder if it exists, or off; other requests continue as configured; an action in a `when` \
+               above it comes before the files, one below it behind them",
         set: |options, given| {
             options.try_files = (given.text() != "off").then(|| options.path(given.text()));
             Ok(())

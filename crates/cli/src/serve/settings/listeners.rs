@@ -72,7 +72,7 @@ pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
         value: "ADDR",
         keys: LISTEN_KEYS,
         default: LISTEN_DEFAULT,
-        help: "where to listen: IP:PORT, [IPv6]:PORT, :PORT or unix:PATH; with TLS if there is a certificate; can be repeated; \
+        help: "where to listen: IP:PORT, [IPv6]:PORT, :PORT or unix:PATH; [::]:PORT is for IPv4 too, unless :PORT is listed; with TLS if there is a certificate; can be repeated; \
                a site with `listen` or `listen-plain` of its own is served there and nowhere else; sockets from systemd \
                (LISTEN_FDS) take the place of all addresses; each is used as the address or port that it has is listed",
         set: |options, given| listen(options, given, false),
