@@ -1,7 +1,8 @@
 //! Server names, looked up again whenever their TTL expires.
 
-use std::io;
-use std::net::SocketAddr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use flatout_engine::{bug, say};
@@ -32,8 +33,19 @@ pub enum Resolver {
     Servers(Vec<SocketAddr>),
 }
 
+/// Names of this machine, which come before those of DNS.
+const HOSTS: &str = "/etc/hosts";
+
+/// How long an address of that file is used before it is read again, and how much of it is read.
+const HOSTS_TIME: Duration = Duration::from_secs(10);
+const HOSTS_BYTES_MAX: u64 = 4 << 20;
+
 /// Looks names up.
-pub(crate) struct Names(TokioResolver);
+pub(crate) struct Names {
+    resolver: TokioResolver,
+    /// Whether the names of this machine come first.
+    has_hosts: bool,
+}
 
 impl Names {
     /// # Errors
@@ -77,7 +89,8 @@ impl Names {
             }
             builder.build()
         });
-        Ok(Names(built.map_err(io::Error::other)?))
+        let has_hosts = *resolver == Resolver::System;
+        Ok(Names { resolver: built.map_err(io::Error::other)?, has_hosts })
     }
 
     /// The addresses of a name, and for how long they are valid.
@@ -95,7 +108,7 @@ impl Names {
     /// # Errors
     /// Why there are none.
     pub(crate) async fn services(&self, name: &str) -> Result<(Vec<ServiceRecord>, Duration), String> {
-        let found = self.0.srv_lookup(name).await.map_err(|error| match &error {
+        let found = self.resolver.srv_lookup(name).await.map_err(|error| match &error {
             error if error.is_nx_domain() => "the name does not exist (NXDOMAIN)".to_owned(),
             error if error.is_no_records_found() => "it has no SRV records".to_owned(),
             error => error.to_string(),
@@ -122,26 +135,73 @@ impl Names {
         let mut resolved = Some(resolved);
         let mut was_found = true;
         loop {
-            let found = self.0.lookup_ip(name).await;
+            let own = if self.has_hosts { own_addresses(name) } else { Vec::new() };
+            let found = match own.is_empty() {
+                true => Some(self.resolver.lookup_ip(name).await),
+                false => None,
+            };
             let pause = match &found {
-                Ok(found) => {
+                // Without a question to DNS for the other family, which might take long.
+                None => {
+                    server.found_at(own.iter().map(|ip| SocketAddr::new(*ip, port)).collect());
+                    HOSTS_TIME
+                }
+                Some(Ok(found)) => {
                     server.found_at(found.iter().map(|ip| SocketAddr::new(ip, port)).collect());
                     let left = found.valid_until().saturating_duration_since(std::time::Instant::now());
                     left.clamp(TTL_MIN, TTL_MAX)
                 }
                 // The previous addresses stay in use.
-                Err(error) => {
+                Some(Err(error)) => {
                     if was_found {
                         say(format_args!("upstream server {name}: not found: {error}"));
                     }
                     RETRY
                 }
             };
-            was_found = found.is_ok();
+            was_found = found.is_none_or(|found| found.is_ok());
             if let Some(resolved) = resolved.take() {
                 resolved();
             }
             tokio::time::sleep(pause).await;
         }
+    }
+}
+
+/// The addresses that this machine itself has for a name.
+fn own_addresses(name: &str) -> Vec<IpAddr> {
+    let mut text = String::new();
+    let read = File::open(HOSTS).and_then(|file| file.take(HOSTS_BYTES_MAX).read_to_string(&mut text));
+    read.map(|_| addresses_in(&text, name)).unwrap_or_default()
+}
+
+/// The addresses of a name in the text of a hosts file.
+fn addresses_in(hosts: &str, name: &str) -> Vec<IpAddr> {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let mut found = Vec::new();
+    for line in hosts.lines() {
+        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+        let Some(Ok(ip)) = words.next().map(str::parse::<IpAddr>) else { continue };
+        if words.any(|word| word.eq_ignore_ascii_case(name)) && !found.contains(&ip) {
+            found.push(ip);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_the_machine_have_their_addresses() {
+        let hosts = "# a comment\n127.0.0.1 localhost\n::1 localhost ip6-localhost\n10.8.0.1\tapp APP.example # other\n\
+                     300.1.1.1 app\n#10.0.0.9 app\n10.8.0.1 app\n10.8.0.2 app\nfe80::1%eth0 app\n10.0.0.3\n";
+        let addresses =
+            |name: &str| addresses_in(hosts, name).iter().map(IpAddr::to_string).collect::<Vec<_>>();
+        assert_eq!(addresses("localhost"), ["127.0.0.1", "::1"]);
+        assert_eq!(addresses("app"), ["10.8.0.1", "10.8.0.2"]);
+        assert_eq!(addresses("app.Example."), ["10.8.0.1"]);
+        assert!(addresses("other").is_empty() && addresses("").is_empty());
     }
 }
