@@ -21,6 +21,7 @@ mod control;
 mod examine;
 mod failure;
 pub mod live;
+mod log_files;
 mod observe;
 mod operator;
 mod passthrough;

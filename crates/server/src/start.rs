@@ -25,6 +25,7 @@ use crate::certificates::Secure;
 use crate::changes::Parts;
 use crate::control::{Control, Running};
 use crate::live::{Live, Opened};
+use crate::log_files;
 use crate::observe::{self, Observing};
 use crate::plan::{Checked, NumberedSites, Plan, Source};
 use crate::secure::{Before, HttpChallenges, SecurePort};
@@ -140,6 +141,7 @@ impl Bound {
         let control = Control::new(source, numbers.clone());
         let acceptor = secure.as_ref().map(|secure| &secure.acceptor);
         let plan = checked.plan();
+        log_files::give(plan.logs.iter().map(|log| log.path.as_path()), plan.server.user.as_deref());
         let observing = observe::Options {
             logs: plan.logs.clone(),
             admin: plan.admin.clone(),
