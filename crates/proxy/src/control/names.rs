@@ -98,7 +98,7 @@ impl Names {
     /// # Errors
     /// Why there are none.
     pub(crate) async fn addresses(&self, name: &str) -> Result<FoundName, String> {
-        let found = self.0.lookup_ip(name).await.map_err(|error| error.to_string())?;
+        let found = self.resolver.lookup_ip(name).await.map_err(|error| error.to_string())?;
         let left = found.valid_until().saturating_duration_since(std::time::Instant::now());
         Ok(FoundName { addresses: found.iter().collect(), valid_time: left.clamp(TTL_MIN, TTL_MAX) })
     }
