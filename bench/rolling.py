@@ -153,9 +153,7 @@ class Setting:
             "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": {"name": "app", "namespace": "default"}, "data": data})
 
     async def restart_controller(self):
-        """By SIGTERM and SIGKILL in turn."""
-        number = signal.SIGKILL if self.changes % 2 else signal.SIGTERM
-        await asyncio.to_thread(self.fleet.restart, "controller", number)
+        await asyncio.to_thread(self.fleet.restart, "controller", signal.SIGTERM)
 
     async def upgrade(self):
         """Upgrades one data plane, each in turn."""

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use flatout_tests::api_server::ApiServer;
 use flatout_tests::peers::free_port;
-use flatout_tests::{Answer, Folder, Server, program, until};
+use flatout_tests::{Answer, Folder, Server, Signal, program, until};
 use serde_json::{Value, json};
 
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/gateways";
@@ -220,6 +220,23 @@ fn times_in_a_lease_do_not_decide_about_its_holder() {
     until("the silent one is replaced", || leads(&server));
     let lease = api.object(LEASES, "flatout-system", "flatout-controller").unwrap();
     assert_eq!(lease["spec"]["leaseTransitions"], 8);
+}
+
+#[test]
+fn a_leader_that_ends_gives_the_lease_back() {
+    let (port, folder) = (free_port(), Folder::new());
+    let api = api_server(port);
+    let mut server = controller(&api, &folder, "127.0.0.1");
+    until("it leads", || leads(&server));
+    server.signal(Signal::TERM);
+    assert!(server.wait().success());
+    let lease = || api.object(LEASES, "flatout-system", "flatout-controller").unwrap()["spec"].clone();
+    assert_eq!(lease()["holderIdentity"], "");
+    let began = Instant::now();
+    let next = controller(&api, &folder, "127.0.0.2");
+    until("the next one leads", || leads(&next));
+    assert!(began.elapsed() < Duration::from_secs(14), "before the Lease would have expired");
+    assert_eq!(lease()["leaseTransitions"], 1);
 }
 
 #[test]

@@ -163,15 +163,17 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let path = |name: &str| PathBuf::from(text(name).unwrap_or_default());
     let started = match matches.get_one::<SocketAddr>("plans") {
-        None => serve(store, settings, base, write, leader, VERSION)?,
+        None => serve(store, settings, base, write, leader.clone(), VERSION)?,
         Some(address) => {
             let identity = Identity::new(path("plans-certificate"), path("plans-key"));
             let credentials = ControllerCredentials { identity, token: path("token-file") };
-            let listener = PlanListener { address: *address, credentials, leader };
+            let listener = PlanListener { address: *address, credentials, leader: leader.clone() };
             publish(store, settings, base, write, VERSION, listener)?
         }
     };
-    Ok(started.run(Some(&welcome::welcome))?)
+    let result = started.run(Some(&welcome::welcome));
+    leader.retire();
+    Ok(result?)
 }
 
 /// The part of a plan that does not come from objects.

@@ -4,7 +4,7 @@
 //! leads only for a while after each renewal, by its own clock, and data planes refuse whoever led before the controller that they
 //! had last: each term has a higher number.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -22,9 +22,15 @@ pub struct LeaderTerm {
     pub number: u64,
 }
 
+/// The longest time for giving the Lease back.
+const RELEASE_TIME_MAX: Duration = Duration::from_secs(2);
+
 /// Whether this process is the leader.
 #[derive(Debug, Default)]
-pub struct Leader(Mutex<Lead>);
+pub struct Leader {
+    lead: Mutex<Lead>,
+    has_changed: Condvar,
+}
 
 #[derive(Debug, Default)]
 enum Lead {
@@ -35,14 +41,16 @@ enum Lead {
     Always,
     /// It holds the Lease, and has renewed it then.
     For(LeaderTerm, Instant),
-    /// Another process has taken over from this one.
+    /// It leads no more, but still holds the Lease.
+    Retiring,
+    /// It leads no more.
     Retired,
 }
 
 impl Leader {
     /// Of the only controller: the objects of a folder have no Lease.
     pub fn always() -> Leader {
-        Leader(Mutex::new(Lead::Always))
+        Leader { lead: Mutex::new(Lead::Always), has_changed: Condvar::new() }
     }
 
     /// It has renewed the Lease: at this time, before it asked for that.
@@ -55,14 +63,25 @@ impl Leader {
         self.set(Lead::No);
     }
 
-    /// Another process has taken over from this one, which never leads again.
+    /// It never leads again: it is about to end, or another process has taken over. Waits until the Lease is given back, so that another
+    /// one leads at once, but not longer than two seconds.
     pub fn retire(&self) {
-        self.set(Lead::Retired);
+        let mut lead = self.lock();
+        *lead = if matches!(*lead, Lead::For(..)) { Lead::Retiring } else { Lead::Retired };
+        let is_held = |lead: &mut Lead| matches!(lead, Lead::Retiring);
+        drop(self.has_changed.wait_timeout_while(lead, RELEASE_TIME_MAX, is_held));
     }
 
-    /// Whether another process has taken over from this one.
+    /// Whether it never leads again.
     pub fn is_retired(&self) -> bool {
-        matches!(*self.lock(), Lead::Retired)
+        matches!(*self.lock(), Lead::Retiring | Lead::Retired)
+    }
+
+    /// The Lease is given back.
+    #[cfg_attr(not(any(feature = "cluster", test)), expect(dead_code, reason = "folders have no Lease"))]
+    pub(crate) fn released(&self) {
+        *self.lock() = Lead::Retired;
+        self.has_changed.notify_all();
     }
 
     /// Whether it leads now.
@@ -84,13 +103,13 @@ impl Leader {
 
     fn set(&self, lead: Lead) {
         let mut state = self.lock();
-        if !matches!(*state, Lead::Retired) {
+        if !matches!(*state, Lead::Retiring | Lead::Retired) {
             *state = lead;
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Lead> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,10 +151,17 @@ mod tests {
     fn a_process_that_was_replaced_never_leads_again() {
         let leader = Leader::default();
         leader.renewed(term("a", 3), Instant::now());
-        leader.retire();
-        assert!(leader.is_retired() && !leader.leads());
+        std::thread::scope(|scope| {
+            let retiring = scope.spawn(|| leader.retire());
+            while !leader.is_retired() {
+                std::thread::yield_now();
+            }
+            assert!(!leader.leads());
+            leader.released();
+            retiring.join().unwrap();
+        });
         leader.renewed(term("a", 3), Instant::now());
-        assert!(!leader.leads());
+        assert!(leader.is_retired() && !leader.leads());
     }
 
     #[test]

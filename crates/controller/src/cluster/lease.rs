@@ -20,6 +20,9 @@ use crate::leader::{LEAD_TIME_MAX, Leader, LeaderTerm};
 /// How often the Lease is renewed or looked at.
 const RENEWAL: Duration = Duration::from_secs(3);
 
+/// How often it looks whether the process is about to end.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// A request for the Lease that gets no response in this time is given up, so that the next one finds an API server that is back.
 const RESPONSE_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -37,7 +40,6 @@ pub(super) async fn follow(client: Client, leadership: Leadership, leader: Arc<L
     let mut holder = Holder { seen: None };
     let mut led = false;
     let mut fault = String::new();
-    // The process that has taken over gets the Lease when it expires.
     while !leader.is_retired() {
         let asked_at = Instant::now();
         match in_time(RESPONSE_TIME_MAX, holder.renew(&api, &leadership, &resource)).await {
@@ -69,8 +71,32 @@ pub(super) async fn follow(client: Client, leadership: Leadership, leader: Arc<L
             ));
         }
         led = leads;
-        tokio::time::sleep(RENEWAL).await;
+        wait(&leader).await;
     }
+    if let Err(error) = in_time(RESPONSE_TIME_MAX, release(&api, &leadership)).await {
+        // It expires.
+        report(Severity::Warning, format_args!("the Lease was not given back: {}", chain(&error)));
+    }
+    leader.released();
+}
+
+/// Waits until the Lease is to be renewed, or given back.
+async fn wait(leader: &Leader) {
+    let began = Instant::now();
+    while began.elapsed() < RENEWAL && !leader.is_retired() {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Gives the Lease back, if this process holds it: another one may have it at once.
+async fn release(api: &Api<DynamicObject>, leadership: &Leadership) -> Result<(), kube::Error> {
+    let Some(mut lease) = api.get_opt(&leadership.name).await? else { return Ok(()) };
+    let former = lease.data.get("spec").cloned().unwrap_or_default();
+    if former.get("holderIdentity").and_then(Value::as_str) == Some(&*leadership.identity) {
+        lease.data = spec("", former.get("leaseTransitions").and_then(Value::as_u64).unwrap_or_default());
+        api.replace(&leadership.name, &PostParams::default(), &lease).await?;
+    }
+    Ok(())
 }
 
 /// What is known about the holder of the Lease.
