@@ -61,11 +61,12 @@ simulator=$root/target/sim/planted
 export GIT_CEILING_DIRECTORIES="$root/target/sim"
 
 # One copy for all: only crates that a patch touches are compiled again. What differs is written anew, never with an old date: cargo would
-# take the crate with the former defect for the present one.
+# take the crate with the former defect for the present one. The settings of cargo are those of the folder above: twice they would be others, for which
+# all other crates would be compiled too.
 refresh() {
     rm -rf "$new"
     mkdir -p "$new" "$copy"
-    tar -c --exclude=./.git --exclude=./target --exclude='./bench/*/target' --exclude=./fuzz . | tar -x -C "$new"
+    tar -c --exclude=./.git --exclude=./.cargo --exclude=./target --exclude='./bench/*/target' --exclude=./fuzz . | tar -x -C "$new"
     if [ $# -gt 0 ]; then
         (cd "$new" && "$@") || return
     fi

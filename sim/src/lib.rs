@@ -7,6 +7,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod bus;
 mod carrier;
 mod client;
 mod crash;

@@ -66,8 +66,8 @@ fn main() -> ExitCode {
         }
         if options.prints_trace {
             println!(
-                "seed {seed}: {} requests, {} events, {} responses from before a crash, hash {:016x}",
-                report.requests, report.events, report.survivors, report.hash
+                "seed {seed}: {} requests, {} events, {} responses from before a crash, {} subscribers moved, hash {:016x}",
+                report.requests, report.events, report.survivors, report.moved, report.hash
             );
         }
     }

@@ -3,12 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use flatout_engine::{Service, Worker};
 use flatout_observe::log::{Format, Log, Plan};
 use flatout_observe::metrics::Metrics;
 use flatout_observe::observed::{Observers, Sites};
-use flatout_proxy::Watch;
-use flatout_server::live::Live;
 
 use crate::model::Model;
 use crate::model::log::FORMAT;
@@ -18,7 +15,7 @@ const FLUSH: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Observer {
     path: PathBuf,
-    observers: Observers,
+    pub(crate) observers: Observers,
     metrics: Metrics,
 }
 
@@ -33,19 +30,20 @@ impl Observer {
         Observer { path, observers: Observers { logs: vec![log], metrics: Some(metrics.clone()) }, metrics }
     }
 
-    /// A worker's service, which is observed.
-    pub(crate) fn service(&self, live: &Live, worker: &Worker) -> Box<dyn Service> {
-        self.observers.wrap(|notes| live.service(worker, Watch::new(&notes, None)))
-    }
-
-    /// What was observed is what has happened. All workers have ended.
-    pub(crate) fn check(&self, model: &Model) -> Result<(), String> {
+    /// Ends the log. Returns how many requests were counted.
+    pub(crate) fn end(&self) -> Result<u64, String> {
         self.observers.logs.iter().for_each(Log::close);
         let lost = self.observers.logs.iter().map(|log| log.tally().lost).sum::<u64>();
         if lost > 0 {
             return Err(format!("{lost} lines of the log are lost"));
         }
+        Ok(self.metrics.totals().all().requests())
+    }
+
+    /// What was observed is what has happened. All workers have ended, and all logs of the servers that were there one after the other, which
+    /// have counted so many requests together.
+    pub(crate) fn check(&self, counted: u64, model: &Model) -> Result<(), String> {
         let text = std::fs::read_to_string(&self.path).map_err(|error| format!("the log: {error}"))?;
-        model.check_log(&text, self.metrics.totals().all().requests())
+        model.check_log(&text, counted)
     }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use flatout_lane::poll::EVENTS_MAX;
+use flatout_proxy::Balance;
 
-use crate::scene::{Configuration, Scene};
+use crate::scene::{Configuration, Scene, TIME_MAX};
 
 /// Properties, and whether they are there.
 pub(crate) type Properties = Vec<(&'static str, bool)>;
@@ -71,6 +72,9 @@ fn of_configuration(it: &Configuration) -> Properties {
         ("stored responses in files", it.spools_to_files && it.buffer_response_bytes > 0),
         ("small bodies only", it.body_max < 1 << 20),
         ("a field for the upstream", it.adds_field),
+        ("variables for the upstream", it.shows_request),
+        ("fields of responses", it.changes_fields),
+        ("another balance", it.balance != Balance::RoundRobin),
         ("request ids", it.sends_request_id),
         ("cache", it.cache.is_some()),
         ("limited rate", it.limit_rate.is_some()),
@@ -91,12 +95,22 @@ fn of_scene(it: &Scene) -> Properties {
         ("shared resources", it.shares_resources),
         ("purges", it.purges > 0),
         ("channels", it.channels.is_some()),
+        ("messages of another server", it.channels.is_some_and(|channels| channels.has_bus)),
+        ("messages that are soon too old", it.channels.is_some_and(|channels| channels.age < TIME_MAX)),
         ("slow disk", it.disk.slow_of_256 > 0),
         ("full disk", it.disk.fills_up),
         ("torn writes", it.disk.tears),
         ("a folder of the cache", it.folder_bytes.is_some()),
         ("reads that block", it.disk.cold_of_256 > 0),
         ("crashes", it.crashes > 0),
+        ("upgrades", it.upgrades > 0),
+        ("changes of servers", it.server_changes > 0),
+        ("connections that are passed on", it.passes_tls),
+        ("steps of the clock", it.clock_steps > 0),
+        ("no descriptors", it.accepts_per_failure.is_some()),
+        ("few connections", it.connections_max.is_some()),
+        ("little memory for bodies", it.bodies_memory_max.is_some()),
+        ("short slices", it.slice_looks.is_some()),
         ("long bodies", it.has_long_bodies),
         ("few events at a time", it.events_max < EVENTS_MAX),
         ("small socket buffers", it.send_buffer_bytes.is_some()),

@@ -28,6 +28,8 @@ pub struct Report {
     pub whole: u64,
     /// Stored responses that were served after a crash of the server, and were stored before.
     pub survivors: u64,
+    /// Subscribers that were moved from one server to another.
+    pub moved: u64,
     /// Events.
     pub events: u64,
     /// Steps of actors.
@@ -102,12 +104,13 @@ fn run_here(seed: u64, reduction: &Reduction, steps: &AtomicU64) -> Report {
     let result = result.unwrap_or_else(|cause| Err(format!("a panic{}", panicked::text(&*cause))));
     jobs::clear();
     let requests = shared.requests();
-    let Shared { model, trace, .. } = shared;
+    let Shared { model, trace, moved, .. } = shared;
     Report {
         hash: trace.hash(),
         requests: u64::from(requests),
         whole: model.whole,
         survivors: model.survivors,
+        moved,
         events: trace.count(),
         steps: steps.load(Ordering::Relaxed),
         clients: scene.clients,
@@ -126,6 +129,7 @@ impl Report {
             requests: 0,
             whole: 0,
             survivors: 0,
+            moved: 0,
             events: 0,
             steps: 0,
             clients: 0,

@@ -82,6 +82,18 @@ fn client_config(protocol: &[u8]) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
+/// The first record of a connection that wants the server's name, and that nobody here decrypts.
+pub(crate) fn first_record() -> Vec<u8> {
+    let name = ServerName::try_from(NAME).expect("a name");
+    let mut session = ClientConnection::new(PASSED.clone(), name).expect("a session");
+    let mut record = Vec::new();
+    while session.wants_write() && session.write_tls(&mut record).is_ok() {}
+    record
+}
+
+/// Of clients whose connections are passed on.
+static PASSED: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| client_config(b"http/1.1"));
+
 /// TLS of one connection.
 pub(crate) struct Tls {
     session: ClientConnection,

@@ -5,18 +5,21 @@ use std::path::Path;
 use std::time::Duration;
 
 use flatout_cache::Cache;
-use flatout_engine::{Handle, SteppedWorker, bind};
-use flatout_proxy::Watch;
-use flatout_push::Hub;
+use flatout_engine::{Bound, Handle, Inherited, SteppedWorker, bind_inherited};
+use flatout_observe::observed::Observers;
+use flatout_push::{Hub, Limits};
 use flatout_server::live::Live;
 use flatout_server::simulation;
+use flatout_server::upgrade::Predecessor;
 
+use crate::bus;
 use crate::observer::Observer;
 use crate::scene::{Configuration, Scene};
 use crate::secure;
-use crate::socket::Watched;
+use crate::socket::{self, Watched};
 
 pub(crate) struct Server {
+    pub(crate) hub: Hub,
     pub(crate) observer: Option<Observer>,
     pub(crate) live: Live,
     pub(crate) handle: Handle,
@@ -30,30 +33,88 @@ pub(crate) struct SimulatedWorker {
 }
 
 impl Server {
+    /// The parts that another server takes over from.
+    pub(crate) fn predecessor(&self) -> Predecessor {
+        let (server, hub, live) = (self.handle.clone(), self.hub.clone(), self.live.clone());
+        Predecessor { server, admin: None, hub, relay: None, live }
+    }
+
+    /// Lets its workers do what there is to do, and what others ask of them, until `is_done`.
+    pub(crate) fn work_until(&mut self, mut is_done: impl FnMut() -> bool) -> Result<(), String> {
+        loop {
+            let mut did = false;
+            for (number, worker) in self.workers.iter_mut().enumerate() {
+                socket::somebody_did(true);
+                did |= worker.step().map_err(|error| format!("worker {number}: {error}"))?;
+            }
+            if !did && is_done() {
+                return Ok(());
+            }
+            if !did {
+                std::thread::yield_now();
+            }
+        }
+    }
+
     /// Starts one.
     ///
     /// # Panics
     /// The system refuses what a simulation needs.
-    pub(crate) fn start(configuration: &Configuration, scene: &Scene, folder: &Path, hub: &Hub) -> Server {
-        let checked = configuration.checked(scene, folder);
-        let acceptor = scene.has_tls.then(|| secure::acceptor(folder));
-        let bound = bind(checked.listening(acceptor.as_ref())).expect("a free path");
-        let opened = simulation::open(&checked, hub, None).unwrap_or_else(|failure| panic!("{failure}"));
-        let live = Live::new(opened);
-        let observer = scene.is_observed.then(|| Observer::new(folder));
-        let make = |worker| match &observer {
-            Some(observer) => observer.service(&live, &worker),
-            None => live.service(&worker, Watch::default()),
-        };
-        let (handle, workers) = bound.start_stepped(make).expect("workers");
-        let workers = workers.into_iter().map(SimulatedWorker::new).collect();
-        Server { observer, live, handle, workers }
+    pub(crate) fn start(configuration: &Configuration, scene: &Scene, folder: &Path) -> Server {
+        Opening::new(configuration, scene, folder, Vec::new()).start()
     }
 
     /// The process is killed: nothing of it does anything any more.
     pub(crate) fn kill(self) {
         // The kernel frees what it had locked. Requests in progress may refer to it for ever.
         self.live.opened().cache.iter().for_each(Cache::leave_folder);
+    }
+}
+
+/// A server whose workers do not run yet.
+pub(crate) struct Opening {
+    bound: Bound,
+    pub(crate) hub: Hub,
+    pub(crate) live: Live,
+    observer: Option<Observer>,
+}
+
+impl Opening {
+    /// Opens one, which listens at new addresses or takes over those of another one.
+    ///
+    /// # Panics
+    /// The system refuses what a simulation needs.
+    pub(crate) fn new(
+        configuration: &Configuration,
+        scene: &Scene,
+        folder: &Path,
+        inherited: Vec<Inherited>,
+    ) -> Opening {
+        let checked = configuration.checked(scene, folder);
+        let acceptor = scene.has_tls.then(|| secure::acceptor(folder));
+        let bound = bind_inherited(checked.listening(acceptor.as_ref()), inherited).expect("a free path");
+        let hub = Hub::new(Limits::default());
+        if scene.channels.is_some_and(|channels| channels.has_bus) {
+            bus::join(&hub);
+        }
+        let opened = simulation::open(&checked, &hub, None).unwrap_or_else(|failure| panic!("{failure}"));
+        let live = Live::new(opened);
+        let observer = scene.is_observed.then(|| Observer::new(folder));
+        Opening { bound, hub, live, observer }
+    }
+
+    /// Starts its workers.
+    ///
+    /// # Panics
+    /// As [`Opening::new`].
+    pub(crate) fn start(self) -> Server {
+        let Opening { bound, hub, live, observer } = self;
+        let observers =
+            observer.as_ref().map_or_else(Observers::default, |observer| observer.observers.clone());
+        let make = |worker| simulation::service(&live, &worker, &observers);
+        let (handle, workers) = bound.start_stepped(make).expect("workers");
+        let workers = workers.into_iter().map(SimulatedWorker::new).collect();
+        Server { hub, observer, live, handle, workers }
     }
 }
 

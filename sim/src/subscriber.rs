@@ -5,22 +5,27 @@ use std::path::Path;
 
 use flatout_push::{History, Hub, Kind, Plan};
 
+use crate::bus::Bus;
 use crate::client::connect;
 use crate::model::push::{CHANNELS, CHANNELS_PATH, Position, channel_name};
-use crate::scene::{Channels, TIME_MAX};
+use crate::scene::Channels;
 use crate::socket::{Received, Sent, Socket};
 use crate::subscriber_event::{self, Inbox, SubscriberEvent, Transport};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
-/// The longest time between two messages.
+/// The longest time between two messages, and the longest of all.
 const PUBLISH_PAUSE_NS_MAX: u64 = 1_000_000_000;
+const PUBLISH_PAUSE_NS_LONG: u64 = 60_000_000_000;
 
 /// Messages that are published at once.
 const BURST_MAX: u32 = 40;
 
 /// The longest pause of a subscriber.
 const PAUSE_NS_MAX: u64 = 10_000_000_000;
+
+/// The longest body of a long poll: less than what the server skips to keep a connection.
+const UNWANTED_BYTES_MAX: usize = 100_000;
 
 /// At one of so many steps it pauses, or breaks off.
 const INTERRUPT_STEPS: u8 = 32;
@@ -36,7 +41,7 @@ pub(crate) fn plan(channels: Channels) -> Plan {
     Plan {
         prefix: CHANNELS_PATH.to_owned(),
         group: GROUP.to_owned(),
-        history: History { kind: Kind::Log, count: channels.history, age: 100 * TIME_MAX },
+        history: History { kind: Kind::Log, count: channels.history, age: channels.age },
         lag_max: channels.lag_max,
         ..Plan::default()
     }
@@ -45,13 +50,26 @@ pub(crate) fn plan(channels: Channels) -> Plan {
 pub(crate) struct Publisher {
     random: fastrand::Rng,
     hub: Hub,
+    /// Where some messages come from.
+    bus: Bus,
     left: u32,
     at_ns: u64,
 }
 
 impl Publisher {
     pub(crate) fn new(hub: Hub, channels: Option<Channels>, random: fastrand::Rng) -> Publisher {
-        Publisher { random, hub, left: channels.map_or(0, |channels| channels.messages), at_ns: 0 }
+        Publisher {
+            random,
+            hub,
+            bus: Bus::default(),
+            left: channels.map_or(0, |channels| channels.messages),
+            at_ns: 0,
+        }
+    }
+
+    /// Another server has the channels.
+    pub(crate) fn publish_to(&mut self, hub: Hub) {
+        self.hub = hub;
     }
 
     pub(crate) fn wakes_at_ns(&self) -> Option<u64> {
@@ -67,16 +85,32 @@ impl Publisher {
         let count = if self.random.u8(..6) == 0 { self.random.u32(1..=BURST_MAX) } else { 1 }.min(self.left);
         let plan = plan(channels);
         for _ in 0..count {
-            let (channel, text) =
-                (self.random.usize(..CHANNELS), shared.model.channels.next_text(&mut self.random));
+            let channel = self.random.usize(..CHANNELS);
+            let comes_from_other = channels.has_bus && self.random.bool();
+            if comes_from_other && self.random.u8(..8) == 0 {
+                self.bus.lose(channel);
+                continue;
+            }
+            let lost = if comes_from_other { self.bus.take_lost() } else { Vec::new() };
+            let has_lost = !lost.is_empty();
+            lost.into_iter().for_each(|channel| shared.model.channels.publish_lost(channel, shared.now_ns));
+            let text = shared.model.channels.next_text(&mut self.random);
             shared.event(Actor::Operator, Event::Publish(channel, text.len()));
-            let id = self.hub.publish(&channel_name(channel), text, &plan);
-            let id = id.map_err(|refused| format!("a message was not published: {refused}"))?;
+            let name = channel_name(channel);
+            let id = if comes_from_other {
+                let again = self.random.u8(..8) == 0;
+                self.bus.deliver(&self.hub, &name, &text, &plan, (has_lost, again))?;
+                None
+            } else {
+                let id = self.hub.publish(&name, text, &plan);
+                Some(id.map_err(|refused| format!("a message was not published: {refused}"))?)
+            };
             shared.model.channels.publish(channel, id, shared.now_ns);
         }
         self.left -= count;
         shared.model.channels.has_ended = self.left == 0;
-        self.at_ns = shared.now_ns + self.random.u64(..PUBLISH_PAUSE_NS_MAX);
+        let most = if self.random.u8(..24) == 0 { PUBLISH_PAUSE_NS_LONG } else { PUBLISH_PAUSE_NS_MAX };
+        self.at_ns = shared.now_ns + self.random.u64(..most);
         Ok(true)
     }
 }
@@ -101,7 +135,7 @@ struct Connection {
     inbox: Inbox,
     /// When it was first seen that its request is sent.
     asked_ns: Option<u64>,
-    has_gap: bool,
+    opened_ns: u64,
     /// It has paused, or one burst of messages is more than it may be behind: the server may find it too slow.
     is_slow: bool,
 }
@@ -184,23 +218,26 @@ impl Subscriber {
             self.position = shared.model.channels.ask(self.position.channels.clone());
         }
         self.reads_since_ns = shared.now_ns;
+        let output = self.request(transport);
         self.connection = Some(Connection {
             socket,
             transport,
-            output: self.request(transport),
+            output,
             inbox: Inbox::new(transport),
             asked_ns: None,
-            has_gap: false,
+            opened_ns: shared.now_ns,
             is_slow: shared.scene.channels.is_some_and(|channels| channels.lag_max < BURST_MAX),
         });
         Ok(())
     }
 
-    fn request(&self, transport: Transport) -> Vec<u8> {
+    fn request(&mut self, transport: Transport) -> Vec<u8> {
         let names: Vec<String> =
             self.position.channels.iter().map(|channel| channel_name(*channel)).collect();
         let path = format!("{CHANNELS_PATH}/{}", names.join(","));
-        transport.request(&path, self.cursor.as_deref())
+        let has_body = transport == Transport::Poll && self.random.u8(..4) == 0;
+        let body_length = if has_body { self.random.usize(1..=UNWANTED_BYTES_MAX) } else { 0 };
+        transport.request(&path, self.cursor.as_deref(), body_length)
     }
 
     fn receive(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
@@ -231,17 +268,16 @@ impl Subscriber {
             // One that goes on somewhere gets all from there.
             SubscriberEvent::Joined if self.cursor.is_some() => {}
             SubscriberEvent::Joined => shared.model.channels.joined(&mut self.position),
-            SubscriberEvent::Gap => connection.has_gap = true,
+            SubscriberEvent::Gap => shared.model.channels.lose(&mut self.position, shared.now_ns),
             SubscriberEvent::Message { id, data } => {
                 if self.cursor.is_none() && connection.transport == Transport::Poll {
                     // If it was not seen that its request is sent, that was only now. The server may have had it at any time until the clock has
                     // moved.
-                    let asked_ns = connection.asked_ns.unwrap_or(shared.now_ns);
+                    let asked_ns = connection.asked_ns.filter(|_| shared.scene.accepts_at_once());
+                    let asked_ns = asked_ns.unwrap_or(shared.now_ns);
                     shared.model.channels.joined_until(&mut self.position, asked_ns);
                 }
-                let (has_gap, history) = (std::mem::take(&mut connection.has_gap), shared.history());
-                let channels = &shared.model.channels;
-                channels.received(&mut self.position, &id, &data, has_gap, history)?;
+                shared.model.channels.received(&mut self.position, &id, &data)?;
                 self.cursor = Some(id);
             }
             SubscriberEvent::Polled { position, closes } => {
@@ -254,7 +290,9 @@ impl Subscriber {
                     self.connection = None;
                 } else if let Some(connection) = &mut self.connection {
                     shared.polls += 1;
-                    (connection.output, connection.asked_ns) = (request, None);
+                    // The end of a body may still be unsent.
+                    connection.output.extend(request);
+                    connection.asked_ns = None;
                 }
             }
             SubscriberEvent::Ping(payload) => {
@@ -268,6 +306,18 @@ impl Subscriber {
                 }
             }
             SubscriberEvent::End(408) if connection.is_slow => {}
+            SubscriberEvent::End(503) if shared.may_be_of_former(connection.opened_ns) => {
+                shared.event(Actor::Subscriber(self.number), Event::Close);
+                self.connection = None;
+            }
+            // It was not moved to the server that has taken over.
+            SubscriberEvent::End(1012) if shared.may_be_of_former(connection.opened_ns) => {
+                if connection.transport == Transport::Socket {
+                    connection
+                        .output
+                        .extend(subscriber_event::frame(subscriber_event::CLOSE, &1012u16.to_be_bytes()));
+                }
+            }
             SubscriberEvent::End(code) => return Err(format!("the server ends the subscription: {code}")),
         }
         Ok(())
@@ -283,7 +333,8 @@ impl Subscriber {
             if connection.output.is_empty() && !connection.socket.has_unsent() {
                 connection.asked_ns.get_or_insert(shared.now_ns);
             }
-            if connection.asked_ns.is_none_or(|asked_ns| asked_ns == shared.now_ns) {
+            let is_asking = connection.asked_ns.is_none_or(|asked_ns| asked_ns == shared.now_ns);
+            if is_asking || !shared.scene.accepts_at_once() {
                 shared.model.channels.joined(&mut self.position);
             }
         }
@@ -295,8 +346,10 @@ impl Subscriber {
             (self.connection, self.is_done) = (None, true);
             return Ok(true);
         };
-        // A connection that is not accepted yet is not judged by this.
-        if shared.now_ns > published_ns.max(self.reads_since_ns) + ARRIVAL_NS_MAX {
+        // Where few connections are accepted, one may wait for long.
+        if shared.scene.connections_max.is_none()
+            && shared.now_ns > published_ns.max(self.reads_since_ns) + ARRIVAL_NS_MAX
+        {
             let seconds = ARRIVAL_NS_MAX / 1_000_000_000;
             return Err(format!(
                 "subscriber {}: message {awaited} has not come within {seconds} s",
@@ -310,8 +363,11 @@ impl Subscriber {
     fn end(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
         shared.event(Actor::Subscriber(self.number), Event::Closed);
         // A slow subscriber may be closed without a reason. After a long poll with `Connection: close` there is no connection any more.
-        let is_slow = self.connection.take().is_none_or(|connection| connection.is_slow);
-        if !is_slow {
+        let is_excused = self
+            .connection
+            .take()
+            .is_none_or(|connection| connection.is_slow || shared.may_be_of_former(connection.opened_ns));
+        if !is_excused {
             return Err(format!(
                 "subscriber {}: the server has ended the stream of one that reads",
                 self.number

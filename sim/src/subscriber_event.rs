@@ -55,8 +55,8 @@ const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
 impl Transport {
-    /// The request of a subscriber that has this position.
-    pub(crate) fn request(self, path: &str, position: Option<&str>) -> Vec<u8> {
+    /// The request of a subscriber that has this position, with a body of this length, which nobody wants.
+    pub(crate) fn request(self, path: &str, position: Option<&str>, body_length: usize) -> Vec<u8> {
         let query = if self == Transport::Poll { "?poll=1" } else { "" };
         let mut head = format!("GET {path}{query} HTTP/1.1\r\nHost: a.test\r\n");
         if self == Transport::Socket {
@@ -66,7 +66,12 @@ impl Transport {
         if let Some(position) = position {
             head += &format!("Last-Event-ID: {position}\r\n");
         }
-        (head + "\r\n").into_bytes()
+        if body_length > 0 {
+            head += &format!("Content-Length: {body_length}\r\n");
+        }
+        let mut request = (head + "\r\n").into_bytes();
+        request.resize(request.len() + body_length, b'x');
+        request
     }
 }
 
@@ -119,8 +124,8 @@ impl Inbox {
                 }
                 found.push(SubscriberEvent::Joined);
             }
-            // It has paused in the middle of its request.
-            (_, 408) => found.push(SubscriberEvent::End(408)),
+            // It has paused in the middle of its request, or its server drains.
+            (_, 408 | 503) => found.push(SubscriberEvent::End(status)),
             (transport, status) => return Err(format!("{status} for a subscriber by {transport:?}")),
         }
         Ok(())

@@ -56,6 +56,12 @@ pub(crate) enum Event {
     Publish(usize, usize),
     /// The server is killed, with the power of its machine or without, and starts again.
     Crash(bool),
+    /// Another server takes over, with this configuration, and got so many subscribers. `None`: it failed.
+    Upgrade(usize, Option<usize>),
+    /// The clock of the machine is set, by so many seconds.
+    ClockStep(i64),
+    /// An upstream has these servers from now on, by their numbers.
+    Servers(Vec<usize>),
     /// The responses of a resource are purged, or marked stale.
     Purge(u8, bool),
 }
@@ -141,6 +147,12 @@ impl fmt::Display for Words<'_> {
             Event::Purge(resource, true) => write!(f, "soft purge of resource {resource}"),
             Event::Crash(false) => f.write_str("kills the server, and starts it again"),
             Event::Crash(true) => f.write_str("loses power, and starts the server again"),
+            Event::Upgrade(number, Some(moved)) => {
+                write!(f, "upgrade: configuration {number}, {moved} subscribers")
+            }
+            Event::Upgrade(number, None) => write!(f, "an upgrade to configuration {number} fails"),
+            Event::ClockStep(seconds) => write!(f, "the clock is set by {seconds} s"),
+            Event::Servers(servers) => write!(f, "the servers of the application are {servers:?}"),
             Event::Reload(number) => write!(f, "reload: configuration {number}"),
         }
     }

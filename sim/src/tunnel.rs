@@ -79,6 +79,12 @@ impl Tunnel {
         }
     }
 
+    /// With something that is sent before everything else, and that the other end knows.
+    pub(crate) fn behind(mut self, mut first: Vec<u8>) -> Tunnel {
+        first.append(&mut self.output);
+        Tunnel { output: first, ..self }
+    }
+
     /// Does one thing. `input` is what has been received already.
     pub(crate) fn step(
         &mut self,

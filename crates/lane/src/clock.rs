@@ -43,6 +43,7 @@ impl Moment {
 #[cfg(feature = "simulation")]
 pub mod simulated {
     use std::cell::Cell;
+    use std::num::NonZeroU64;
 
     use rustix::time::{ClockId, Timespec};
 
@@ -52,6 +53,27 @@ pub mod simulated {
     thread_local! {
         static NOW_NS: Cell<Option<u64>> = const { Cell::new(None) };
         static COUNT: Cell<u64> = const { Cell::new(0) };
+        static UNIX_SHIFT_S: Cell<i64> = const { Cell::new(0) };
+        static SLICE_LOOKS: Cell<Option<NonZeroU64>> = const { Cell::new(None) };
+        static LOOKS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Somebody sets the clock of the machine: the seconds since 1970 change by so many, and the time since boot does not.
+    pub fn shift_unix(seconds: i64) {
+        UNIX_SHIFT_S.set(UNIX_SHIFT_S.get() + seconds);
+    }
+
+    /// Time does not pass while a worker takes its turn, so no slice of it would ever end. From now on one ends at each of so many looks;
+    /// `None`: none does.
+    pub fn set_slices(looks: Option<NonZeroU64>) {
+        SLICE_LOOKS.set(looks);
+        LOOKS.set(0);
+    }
+
+    pub(super) fn ends_slice() -> bool {
+        let Some(looks) = SLICE_LOOKS.get() else { return false };
+        LOOKS.set(LOOKS.get() + 1);
+        LOOKS.get() % looks == 0
     }
 
     /// What is a random number elsewhere: counted on this thread, so that a run can be repeated.
@@ -73,7 +95,8 @@ pub mod simulated {
     pub(super) fn read(clock: ClockId) -> Option<Timespec> {
         let now_ns = NOW_NS.get()?;
         let is_unix = matches!(clock, ClockId::Realtime | ClockId::RealtimeCoarse);
-        let seconds = now_ns / 1_000_000_000 + if is_unix { UNIX_SECONDS } else { 0 };
+        let unix_s = || UNIX_SECONDS.saturating_add_signed(UNIX_SHIFT_S.get());
+        let seconds = now_ns / 1_000_000_000 + if is_unix { unix_s() } else { 0 };
         Some(Timespec { tv_sec: seconds as i64, tv_nsec: (now_ns % 1_000_000_000) as i64 })
     }
 }
@@ -105,6 +128,16 @@ pub fn now() -> Moment {
 #[inline]
 pub fn nanoseconds() -> u64 {
     since(read(ClockId::Monotonic))
+}
+
+/// Whether a slice of time that ends at this value of [`nanoseconds`] is over.
+#[inline]
+pub fn is_over(ends_ns: u64) -> bool {
+    #[cfg(feature = "simulation")]
+    if simulated::ends_slice() {
+        return true;
+    }
+    nanoseconds() > ends_ns
 }
 
 /// Nanoseconds since 1970, for comparison with times of other programs.

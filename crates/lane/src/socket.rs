@@ -125,10 +125,25 @@ pub(crate) fn set_int_option(
 #[cfg(feature = "simulation")]
 pub mod simulated {
     use std::cell::Cell;
+    use std::num::NonZeroU64;
     use std::os::fd::AsFd;
 
     thread_local! {
         static SEND_BUFFER: Cell<Option<usize>> = const { Cell::new(None) };
+        static ACCEPTS_PER_FAILURE: Cell<Option<NonZeroU64>> = const { Cell::new(None) };
+        static ACCEPTS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// From now on one of so many accepts finds that the process has no descriptors left; `None`: none does.
+    pub fn set_accepts_per_failure(accepts: Option<NonZeroU64>) {
+        ACCEPTS_PER_FAILURE.set(accepts);
+        ACCEPTS.set(0);
+    }
+
+    pub(super) fn fails_to_accept() -> bool {
+        let Some(accepts) = ACCEPTS_PER_FAILURE.get() else { return false };
+        ACCEPTS.set(ACCEPTS.get() + 1);
+        ACCEPTS.get() % accepts == 0
     }
 
     /// Sets it for sockets that this thread opens or accepts from now on; `None` is the kernel's default.
@@ -160,6 +175,10 @@ pub enum Accepted {
 
 /// Accepts one connection from the listener's queue.
 pub fn accept(listener: BorrowedFd<'_>) -> Accepted {
+    #[cfg(feature = "simulation")]
+    if simulated::fails_to_accept() {
+        return Accepted::Exhausted(Errno::MFILE.into());
+    }
     match rustix::net::acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
         Ok((socket, peer)) => {
             #[cfg(feature = "simulation")]

@@ -20,8 +20,8 @@ use super::worker::{WorkerChannels, WorkerState, is_websocket};
 /// How long deliveries run before requests get their turn.
 const WALK_NS_MAX: u64 = 1_000_000;
 
-/// Subscribers visited between two reads of the clock.
-const VISITS_PER_LOOK: usize = 32;
+/// Subscribers visited between two reads of the clock. A simulation has few.
+const VISITS_PER_LOOK: usize = if cfg!(feature = "simulation") { 1 } else { 32 };
 
 /// Bytes fetched from the history at a time.
 const FETCHED_BYTES_MAX: usize = 256 << 10;
@@ -46,7 +46,7 @@ impl WorkerChannels {
                 Some(_) => state.walks.push_back(channel),
                 None => bug!("channel {channel} was dropped while it was queued for delivery"),
             }
-            if clock::nanoseconds() > ends_ns {
+            if clock::is_over(ends_ns) {
                 break;
             }
         }

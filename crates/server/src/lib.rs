@@ -41,9 +41,16 @@ mod worker;
 /// For the simulator in `sim/`, which runs a server without starting one.
 #[cfg(feature = "simulation")]
 pub mod simulation {
+    use std::rc::Rc;
+
+    use flatout_engine::{Service, Worker};
+    use flatout_observe::observed::Observers;
+    use flatout_proxy::Watch;
     use flatout_push::Hub;
 
-    use crate::live::Opened;
+    use crate::live::{Live, Opened};
+    pub use crate::upgrade::simulated::{Arriving, HandingOver, hand_over, take_upstreams};
+    use crate::worker::{Site, WorkerService};
     use crate::{Checked, Failure};
 
     /// Opens what a plan serves, and keeps from the former one what both have.
@@ -52,6 +59,13 @@ pub mod simulation {
     /// A folder, a file or the system refuses.
     pub fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Result<Opened, Failure> {
         crate::start::open(checked, hub, former)
+    }
+
+    /// What a worker runs, as in a server that is started.
+    pub fn service(live: &Live, worker: &Worker, observers: &Observers) -> Box<dyn Service> {
+        let (notes, observer) = observers.worker();
+        let site = Site::Sites(live.worker(worker, Watch::new(&notes, None)));
+        Box::new(WorkerService { observer: observer.map(Rc::new), before: None, site })
     }
 }
 

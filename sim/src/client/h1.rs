@@ -3,7 +3,7 @@
 use super::request::{draw_repeated, draw_request, draw_tunnel};
 use super::{DISCARDED_BYTES_MAX, PAUSE_MS_MAX, POLL_PAUSE_MS_MAX, REPEATED_MAX, draw_count};
 use crate::message::{Decoder, Framing, Head, Start, body, chunked};
-use crate::model::{Excuse, Got, Planned};
+use crate::model::{Excuse, Got, Planned, ResponseFields};
 use crate::scene::TIME_MAX;
 use crate::socket::{Did, Received, Sent, Socket};
 use crate::trace::{Actor, Event};
@@ -29,8 +29,9 @@ pub(super) struct Connection {
     fault: Option<(usize, Fault)>,
     /// A rule was broken.
     has_failed: bool,
-    /// How often the server had been killed when it was opened.
+    /// How often the server had been killed when it was opened, and when that was.
     crashes: u32,
+    opened_ns: u64,
     /// It never pauses in the middle of something.
     is_steady: bool,
     /// It has.
@@ -171,6 +172,7 @@ impl Connection {
             fault,
             has_failed: false,
             crashes: shared.crashes,
+            opened_ns: shared.now_ns,
             is_steady: random.bool(),
             is_slow: false,
             is_broken: false,
@@ -269,6 +271,7 @@ impl Connection {
                 if let Some(request) = self.requests.get(self.next)
                     && self.socket.is_plain()
                     && !self.is_polling
+                    && !shared.may_be_of_former(self.opened_ns)
                     && (self.next == 0 || !shared.scene.has_separate_ends())
                     && (self.sent - bytes..self.sent).contains(&(request.head_end - 1))
                 {
@@ -372,6 +375,8 @@ impl Connection {
             age: head.field("age").and_then(|age| age.parse().ok()),
             etag: head.field("etag"),
             content_range: head.field("content-range"),
+            location: head.field("location"),
+            fields: ResponseFields::of(|name| head.field(name)),
             body: &decoder.body,
             is_complete: decoder.is_complete,
         };
@@ -412,9 +417,10 @@ impl Connection {
         // A response that had all of its length, when its upstream broke off before the end of its stream.
         let was_cut = self.next > 0 && shared.upstreams_failed;
         let is_excused = self.has_failed || was_cut || self.requests.iter().take(self.next).any(was_unknown);
+        let drains = shared.may_be_of_former(self.opened_ns);
         if self.sent <= request.begin && self.next > 0 {
             // It had not begun.
-            return match is_excused {
+            return match is_excused || drains {
                 true => Ok(()),
                 false => Err(format!(
                     "the connection ended before request {}, without Connection: close",
@@ -427,7 +433,12 @@ impl Connection {
     }
 
     fn excuse(&self, client: bool, shared: &Shared<'_>) -> Excuse {
-        Excuse { client, is_slow: self.is_slow || self.has_failed, upstream: shared.upstreams_failed }
+        Excuse {
+            client,
+            is_slow: self.is_slow || self.has_failed,
+            upstream: shared.upstreams_failed,
+            drains: shared.may_be_of_former(self.opened_ns),
+        }
     }
 
     /// The client has closed the connection itself.

@@ -15,7 +15,7 @@ use super::request::{draw_request, draw_unwanted};
 use super::{PAUSE_MS_MAX, REQUESTS_MAX, UNWANTED_MAX, draw_count};
 use crate::carrier::{Carrier, Wire};
 use crate::message::body;
-use crate::model::{Excuse, Got, Planned};
+use crate::model::{Excuse, Got, Planned, ResponseFields};
 use crate::scene::TIME_MAX;
 use crate::socket::{Did, Socket, draw_piece};
 use crate::trace::{Actor, Event};
@@ -35,6 +35,9 @@ pub(super) struct Connection {
     /// Requests that were not sent yet; the last is the next.
     planned: Vec<Planned>,
     streams: Vec<Stream>,
+    /// Bodies of requests that have their responses, and are sent on.
+    leftovers: Vec<Upload>,
+    sends_on: bool,
     /// How many may be open at once.
     streams_max: usize,
     /// What goes wrong, and how many steps before that.
@@ -46,8 +49,9 @@ pub(super) struct Connection {
     /// The client does not read: until then.
     deaf_until_ns: Option<u64>,
     has_failed: bool,
-    /// How often the server had been killed when it was opened.
+    /// How often the server had been killed when it was opened, and when that was.
     crashes: u32,
+    opened_ns: u64,
     /// It never pauses in the middle of something.
     is_steady: bool,
     /// It has.
@@ -134,6 +138,8 @@ impl Connection {
             window,
             planned,
             streams: Vec::new(),
+            leftovers: Vec::new(),
+            sends_on: is_unwanted && random.bool(),
             rests: false,
             streams_max: random.usize(1..=REQUESTS_MAX),
             reads_late: is_unwanted && random.bool(),
@@ -141,6 +147,7 @@ impl Connection {
             deaf_until_ns: None,
             has_failed: false,
             crashes: shared.crashes,
+            opened_ns: shared.now_ns,
             is_steady: random.bool(),
             is_slow: false,
             gives_up_at_ns: None,
@@ -208,7 +215,7 @@ impl Connection {
                 _ => Did::Nothing,
             });
         }
-        if self.planned.is_empty() && self.streams.is_empty() {
+        if self.planned.is_empty() && self.streams.is_empty() && self.leftovers.is_empty() {
             shared.event(actor, Event::Close);
             return Ok(Did::Ended);
         }
@@ -235,7 +242,7 @@ impl Connection {
 
     /// Whether it has all its responses, and stays.
     pub(super) fn is_resting(&self) -> bool {
-        self.rests && self.planned.is_empty() && self.streams.is_empty()
+        self.rests && self.planned.is_empty() && self.streams.is_empty() && self.leftovers.is_empty()
     }
 
     /// When everybody has done everything, its window is back.
@@ -357,6 +364,16 @@ impl Connection {
         shared: &mut Shared<'_>,
         actor: Actor,
     ) -> Result<bool, String> {
+        if !self.leftovers.is_empty() && random.bool() {
+            let at = random.usize(..self.leftovers.len());
+            let progress = send_piece(&mut self.leftovers[at], random);
+            if progress == Sending::Over {
+                self.leftovers.swap_remove(at);
+            }
+            if progress != Sending::Waits {
+                return Ok(true);
+            }
+        }
         let count = self.streams.len();
         let first = random.usize(..count.max(1));
         for at in (0..count).map(|at| (first + at) % count) {
@@ -364,7 +381,9 @@ impl Connection {
                 Progress::None => {}
                 Progress::Some => return Ok(true),
                 Progress::Complete => {
-                    let stream = self.streams.remove(at);
+                    let mut stream = self.streams.remove(at);
+                    // Otherwise its stream is reset.
+                    self.leftovers.extend(stream.upload.take().filter(|_| self.sends_on));
                     self.finish(stream, true, shared, actor)?;
                     return Ok(true);
                 }
@@ -399,6 +418,8 @@ impl Connection {
             age: field("age").and_then(|age| age.parse().ok()),
             etag: field("etag"),
             content_range: field("content-range"),
+            location: field("location"),
+            fields: ResponseFields::of(field),
             body: &stream.received,
             is_complete,
         };
@@ -427,7 +448,12 @@ impl Connection {
     }
 
     fn excuse(&self, shared: &Shared<'_>) -> Excuse {
-        Excuse { client: self.may_be_cut(shared), is_slow: self.is_slow, upstream: shared.upstreams_failed }
+        Excuse {
+            client: self.may_be_cut(shared),
+            is_slow: self.is_slow,
+            upstream: shared.upstreams_failed,
+            drains: shared.may_be_of_former(self.opened_ns),
+        }
     }
 
     /// The client has broken a rule, or may be slower than the server wants.
@@ -440,7 +466,8 @@ impl Connection {
         let excuse = self.excuse(shared);
         // The last request that a connection may have, and all before it, are served.
         let has_left = matches!(reason, None | Some(Reason::NO_ERROR));
-        let may_leave = shared.scene.requests_per_connection_max.is_some() || self.planned.is_empty();
+        let has_last = shared.scene.requests_per_connection_max.is_some() || excuse.drains;
+        let may_leave = has_last || self.planned.is_empty();
         if !(excuse.client || has_left && may_leave) {
             return Err(format!("the server has ended a connection of HTTP/2: {reason:?}"));
         }
@@ -473,28 +500,10 @@ impl Stream {
     /// Sends a piece of the body.
     fn send(&mut self, random: &mut fastrand::Rng) -> Progress {
         let Some(upload) = &mut self.upload else { return Progress::None };
-        if upload.rest.is_empty() {
-            // The end of the body is a frame of its own.
-            let sent = upload.stream.send_data(Bytes::new(), true);
-            self.upload = None;
-            // A response may have come before the body was sent.
-            return if sent.is_ok() { Progress::Some } else { Progress::None };
-        }
-        upload.stream.reserve_capacity(draw_piece(random, upload.rest.len()));
-        let mut context = Context::from_waker(Waker::noop());
-        match upload.stream.poll_capacity(&mut context) {
-            Poll::Ready(Some(Ok(0))) | Poll::Pending => Progress::None,
-            Poll::Ready(Some(Ok(capacity))) => {
-                let piece = upload.rest.split_to(capacity.min(upload.rest.len()));
-                let ends = upload.rest.is_empty() && random.bool();
-                let sent = upload.stream.send_data(piece, ends);
-                if ends || sent.is_err() {
-                    self.upload = None;
-                }
-                Progress::Some
-            }
-            // The server does not want the rest.
-            Poll::Ready(Some(Err(_)) | None) => {
+        match send_piece(upload, random) {
+            Sending::Waits => Progress::None,
+            Sending::Goes => Progress::Some,
+            Sending::Over => {
                 self.upload = None;
                 Progress::Some
             }
@@ -542,6 +551,36 @@ impl Stream {
                 Progress::Complete
             }
         }
+    }
+}
+
+/// What became of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    Waits,
+    Goes,
+    /// All is sent, or the server does not want the rest.
+    Over,
+}
+
+/// Sends a piece of a body.
+fn send_piece(upload: &mut Upload, random: &mut fastrand::Rng) -> Sending {
+    if upload.rest.is_empty() {
+        // The end of the body is a frame of its own. A response may have come before it was sent.
+        let _ = upload.stream.send_data(Bytes::new(), true);
+        return Sending::Over;
+    }
+    upload.stream.reserve_capacity(draw_piece(random, upload.rest.len()));
+    let mut context = Context::from_waker(Waker::noop());
+    match upload.stream.poll_capacity(&mut context) {
+        Poll::Ready(Some(Ok(0))) | Poll::Pending => Sending::Waits,
+        Poll::Ready(Some(Ok(capacity))) => {
+            let piece = upload.rest.split_to(capacity.min(upload.rest.len()));
+            let ends = upload.rest.is_empty() && random.bool();
+            let sent = upload.stream.send_data(piece, ends);
+            if ends || sent.is_err() { Sending::Over } else { Sending::Goes }
+        }
+        Poll::Ready(Some(Err(_)) | None) => Sending::Over,
     }
 }
 

@@ -2,14 +2,17 @@
 
 mod h1;
 mod h2;
+mod passed;
 mod request;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+pub(crate) use passed::NUMBER_BYTES;
+
 use crate::reduce::Reduction;
-use crate::scene::{Scene, listen_path, proxied_path, secure_path};
+use crate::scene::{Scene, listen_path, passed_path, proxied_path, secure_path};
 use crate::secure::Tls;
 use crate::socket::{Did, Socket};
 use crate::trace::{Actor, Event};
@@ -48,6 +51,8 @@ pub(crate) struct Client {
 enum Connection {
     Http1(Box<h1::Connection>),
     Http2(Box<h2::Connection>),
+    /// Nothing is known of it but the name of a server.
+    Passed(Box<passed::Connection>),
 }
 
 /// Draws how many requests a connection has.
@@ -154,6 +159,7 @@ impl Client {
         let is_resting = self.connection.as_ref().is_none_or(|connection| match connection {
             Connection::Http1(connection) => connection.is_resting(),
             Connection::Http2(connection) => connection.is_resting(),
+            Connection::Passed(_) => false,
         });
         is_resting && self.connections_left == 0
     }
@@ -174,6 +180,7 @@ impl Client {
         let gives_up_at_ns = self.connection.as_ref().and_then(|connection| match connection {
             Connection::Http1(connection) => connection.gives_up_at_ns(),
             Connection::Http2(connection) => connection.gives_up_at_ns(),
+            Connection::Passed(_) => None,
         });
         let next = gives_up_at_ns.map_or(self.wakes_at_ns, |at| at.max(self.wakes_at_ns));
         (!self.is_done()).then_some(next)
@@ -184,6 +191,7 @@ impl Client {
         let waits_for = match self.connection.as_ref()? {
             Connection::Http1(connection) => connection.waits_for(),
             Connection::Http2(connection) => connection.waits_for(),
+            Connection::Passed(connection) => Some(connection.waits_for()),
         };
         Some(format!("client {} waits for {}", self.number, waits_for?))
     }
@@ -203,6 +211,14 @@ impl Client {
             }
             self.has_been_away = false;
             self.connections_left -= 1;
+            if shared.scene.passes_tls && random.u8(..6) == 0 {
+                let stream = UnixStream::connect(passed_path(folder));
+                let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
+                shared.event(actor, Event::Open);
+                let connection = passed::Connection::new(Socket::new(stream), random, shared);
+                self.connection = Some(Connection::Passed(Box::new(connection)));
+                return Ok(true);
+            }
             let most = self.requests_max;
             let is_http2 = random.u8(..3) == 0;
             let socket = connect(folder, is_http2, random, shared, actor)?;
@@ -210,11 +226,12 @@ impl Client {
                 true => Connection::Http2(Box::new(h2::Connection::new(socket, most, random, shared))),
                 false => Connection::Http1(Box::new(h1::Connection::new(socket, most, random, shared))),
             });
-            if self.connections_left == 0 && random.u8(..4) == 0 {
+            // At rest, windows are compared.
+            if self.connections_left == 0 && random.u8(..if is_http2 { 2 } else { 4 }) == 0 {
                 match &mut self.connection {
                     Some(Connection::Http1(connection)) => connection.rest(),
                     Some(Connection::Http2(connection)) => connection.rest(),
-                    None => {}
+                    Some(Connection::Passed(_)) | None => {}
                 }
             }
             return Ok(true);
@@ -223,6 +240,7 @@ impl Client {
         let did = match connection {
             Connection::Http1(connection) => connection.step(random, shared, actor, wakes_at_ns)?,
             Connection::Http2(connection) => connection.step(random, shared, actor, wakes_at_ns)?,
+            Connection::Passed(connection) => connection.step(random, shared, actor, wakes_at_ns)?,
         };
         if did == Did::Ended {
             self.connection = None;

@@ -2,6 +2,7 @@
 
 use crate::model::Planned;
 use crate::model::cache::{PLAIN_RESOURCES, RESOURCES, RequestDirectives};
+use crate::scene::routes::{DISTANT, FIXED, MOVED, OLD, OPEN, READ_ONLY};
 use crate::scene::{BODY_MAX_SMALL, DENIED, REFUSED};
 use crate::tunnel::Lengths;
 use crate::world::Shared;
@@ -29,7 +30,7 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
             id,
             named: id,
             method,
-            path: "/open",
+            path: OPEN,
             body_length: 0,
             resource: Some(resource),
             asks,
@@ -39,10 +40,15 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         };
     }
     let method = *random.choice(&["GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE"]).expect("some");
-    let path = match random.u8(..10) {
-        0 => DENIED,
-        1 => REFUSED,
-        _ => "/open",
+    let path = match random.u8(..20) {
+        0 | 1 => DENIED,
+        2 | 3 => REFUSED,
+        4 => OLD,
+        5 => FIXED,
+        6 => MOVED,
+        7 => READ_ONLY,
+        8 => DISTANT,
+        _ => OPEN,
     };
     let body_length = match method {
         "GET" | "HEAD" | "DELETE" => 0,
@@ -76,7 +82,7 @@ pub(super) fn draw_repeated(
         id: named,
         named,
         method: "GET",
-        path: "/open",
+        path: OPEN,
         body_length: 0,
         resource: Some(random.u8(..RESOURCES)),
         asks,

@@ -32,6 +32,16 @@ impl Heads {
         self.unread.clear();
     }
 
+    /// The server has had a request's head: somebody behind it has seen the request.
+    pub(crate) fn read_one(&mut self, id: u32) {
+        self.unread.retain(|unread| *unread != id);
+    }
+
+    /// Requests whose heads the server has surely read.
+    pub(crate) fn surely_read(&self) -> impl Iterator<Item = u32> {
+        self.known.keys().copied().filter(|id| !self.unread.contains(id))
+    }
+
     /// The configurations that a request may be under, of so many.
     pub(crate) fn of(&self, id: u32, count: usize) -> Mask {
         let all = (1 << count) - 1;

@@ -9,12 +9,18 @@ pub(crate) mod log;
 pub(crate) mod push;
 mod stored;
 
+use crate::scene::routes::{
+    DEFAULT_FIELD, DISTANT, FIXED, MOVED, OLD, OPEN, READ_ONLY, REMOVED_FIELD, SET_FIELD, is_near,
+};
 use crate::scene::{Configuration, DENIED, REFUSED, Scene};
 use crate::tunnel::Lengths;
 use cache::{Moment, Removal, RequestDirectives, ResponseDirectives};
 
 /// What a limited response may be ahead of its rate: a time slice that begins, and one that ends.
 const RATE_SLACK_NS: u64 = 500_000_000;
+
+/// How long connections of HTTP/2 that drain accept requests.
+const DRAIN_NS_MAX: u64 = 15_000_000_000;
 
 /// A request as its client means it.
 #[derive(Debug, Clone)]
@@ -42,6 +48,34 @@ impl Planned {
             return resource_target(resource);
         }
         format!("{}/{}?id={}", self.path, self.id % 7, self.id)
+    }
+
+    /// The path and query that its upstream gets.
+    pub(crate) fn upstream_target(&self) -> String {
+        let target = self.target();
+        match (self.path, target.strip_prefix(OLD)) {
+            (OLD, Some(rest)) => format!("{OPEN}{rest}"),
+            _ => target,
+        }
+    }
+
+    /// What the server shows its upstream, where it does.
+    pub(crate) fn shown(&self) -> String {
+        let target = self.upstream_target();
+        let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+        format!("a.test {path} {query}").trim_end().to_owned()
+    }
+
+    /// Why no upstream may get it, if none may.
+    fn is_kept(&self) -> Option<&'static str> {
+        match self.path {
+            _ if self.resource.is_some() => None,
+            DENIED => Some("is denied"),
+            DISTANT if is_near(self.address) => Some("is denied to its client"),
+            FIXED | MOVED => Some("is answered by the server itself"),
+            READ_ONLY if !matches!(self.method, "GET" | "HEAD") => Some("has a method that its path has not"),
+            _ => None,
+        }
     }
 
     /// For the trace.
@@ -115,6 +149,14 @@ pub(crate) struct Model {
     changed: HashSet<u8>,
     /// Requests whose tunnels one end has broken off.
     broken_tunnels: HashSet<u32>,
+    /// What connections that are passed on begin with, and whether an upstream has had that.
+    passed: HashMap<u32, (Vec<u8>, bool)>,
+    /// Requests that the server had read when another one took over: it must still serve them.
+    read_before_upgrade: HashSet<u32>,
+    /// When the last one took over.
+    upgraded: Option<Moment>,
+    /// The numbers of the upstreams that get the application's requests, and since when, if that was changed.
+    serving: Option<(Vec<usize>, Moment)>,
     /// The whole responses that clients have, of whomever.
     whole_responses: HashMap<u32, log::Whole>,
     /// Requests that have ended, in any way that is allowed.
@@ -137,8 +179,24 @@ pub(crate) struct Got<'g> {
     pub(crate) age: Option<u32>,
     pub(crate) etag: Option<&'g str>,
     pub(crate) content_range: Option<&'g str>,
+    pub(crate) location: Option<&'g str>,
+    pub(crate) fields: ResponseFields<'g>,
     pub(crate) body: &'g [u8],
     pub(crate) is_complete: bool,
+}
+
+/// Fields that the site sets or removes, and one that it sets where there is none.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ResponseFields<'g> {
+    set: Option<&'g str>,
+    removed: Option<&'g str>,
+    default: Option<&'g str>,
+}
+
+impl<'g> ResponseFields<'g> {
+    pub(crate) fn of(field: impl Fn(&'static str) -> Option<&'g str>) -> ResponseFields<'g> {
+        ResponseFields { set: field(SET_FIELD), removed: field(REMOVED_FIELD), default: field(DEFAULT_FIELD) }
+    }
 }
 
 /// What broke rules before, so that other responses than the upstream's are allowed.
@@ -150,9 +208,15 @@ pub(crate) struct Excuse {
     pub(crate) is_slow: bool,
     /// Any upstream.
     pub(crate) upstream: bool,
+    /// Its connection is one of a server that was replaced, and that drains.
+    pub(crate) drains: bool,
 }
 
 impl Model {
+    pub(crate) fn new(scene: &Scene) -> Model {
+        Model { channels: push::Channels::of(scene), ..Model::default() }
+    }
+
     /// A client is about to send a request.
     pub(crate) fn plan(&mut self, planned: Planned) {
         if let Some(resource) = planned.resource
@@ -198,7 +262,53 @@ impl Model {
     pub(crate) fn crash(&mut self, now: Moment) {
         self.crashed = Some(now);
         self.removals.retain(|removal| removal.is_written);
+        self.serving = None;
         self.awaited.clear();
+    }
+
+    /// A client is about to open a connection that is passed on and begins with this.
+    pub(crate) fn pass_on(&mut self, id: u32, first: Vec<u8>) {
+        self.passed.insert(id, (first, false));
+    }
+
+    /// An upstream has a connection that was passed on.
+    pub(crate) fn passed_on(&mut self, id: u32, first: &[u8]) -> Result<Planned, String> {
+        match (self.passed.get_mut(&id), self.planned.get(&id)) {
+            (Some((sent, is_seen)), Some(planned)) if sent == first => {
+                *is_seen = true;
+                Ok(planned.clone())
+            }
+            _ => Err(format!("an upstream got a connection with TLS that nobody has opened, of number {id}")),
+        }
+    }
+
+    /// Whether an upstream has the begin of a connection that is passed on.
+    pub(crate) fn is_passed_on(&self, id: u32) -> bool {
+        self.passed.get(&id).is_some_and(|(_, is_seen)| *is_seen)
+    }
+
+    /// Another server takes over. The former one serves what it has read.
+    pub(crate) fn upgrade(&mut self, now: Moment) {
+        self.read_before_upgrade.extend(self.heads.surely_read());
+        self.read_before_upgrade.extend(self.seen.keys().copied());
+        self.upgraded = Some(now);
+    }
+
+    /// These upstreams get the application's requests from now on; `None`: those of the configuration.
+    pub(crate) fn serve_by(&mut self, serving: Option<Vec<usize>>, now: Moment) {
+        self.serving = serving.map(|upstreams| (upstreams, now));
+    }
+
+    /// Whether an upstream may get a request: one that was removed gets none that began later.
+    pub(crate) fn may_get(&self, upstream: usize, id: u32) -> Result<(), String> {
+        let Some((serving, since)) = &self.serving else { return Ok(()) };
+        // The server that was replaced keeps its upstreams.
+        let begins_ns = self.upgraded.map_or(since.ns, |upgraded| since.ns.max(upgraded.ns + DRAIN_NS_MAX));
+        let is_later = self.began.get(&id).is_some_and(|began| began.ns > begins_ns);
+        match is_later && !serving.contains(&upstream) {
+            true => Err(format!("an upstream got request {id}, although it was removed before")),
+            false => Ok(()),
+        }
     }
 
     /// A resource whose upstream has a request and has not responded: that of the latest.
@@ -229,15 +339,16 @@ impl Model {
             .planned
             .get(&id)
             .ok_or_else(|| format!("an upstream got request {id}, which nobody sent"))?;
-        if planned.method != method || planned.target() != target {
-            return Err(format!(
-                "request {id} is {} {}, an upstream got {method} {target}",
-                planned.method,
-                planned.target()
-            ));
+        let expected = planned.upstream_target();
+        // A script gets the target as the client has sent it.
+        let is_script = configurations.iter().any(|configuration| configuration.is_fastcgi);
+        let is_expected = expected == target || is_script && planned.target() == target;
+        if planned.method != method || !is_expected {
+            let sent = planned.method;
+            return Err(format!("request {id} is {sent} {expected}, an upstream got {method} {target}"));
         }
-        if planned.path == DENIED {
-            return Err(format!("request {id} is denied, but an upstream got it"));
+        if let Some(why) = planned.is_kept() {
+            return Err(format!("request {id} {why}, but an upstream got it"));
         }
         let must_ask = self.configurations_of(id, scene).all(|configuration| configuration.has_authorization);
         if planned.path == REFUSED && must_ask {
@@ -248,6 +359,7 @@ impl Model {
             // Its response may say that the stored one is outdated (RFC 9111, section 4.3.5).
             self.changed.insert(resource);
         }
+        self.heads.read_one(id);
         let seen = self.seen.entry(id).or_default();
         seen.push(now);
         let times = seen.len() as u32;
@@ -271,7 +383,7 @@ impl Model {
         let [configuration] = scene.configurations.as_slice() else { return Ok(()) };
         let Some((most, _)) = configuration.concurrency else { return Ok(()) };
         let breaks_off =
-            scene.clients_fail || scene.upstreams_fail || scene.rate_min > 0 || scene.crashes > 0;
+            scene.clients_fail || scene.upstreams_fail || scene.rate_min > 0 || !scene.has_one_server();
         // A stored response may be validated when its request has ended.
         if breaks_off || configuration.request_time_max.is_some() || configuration.cache.is_some() {
             return Ok(());
@@ -370,6 +482,8 @@ impl Model {
         }
         self.is_not_too_fast(id, got, now, scene)?;
         let Some(sent) = got.sent else { return self.own_response(id, got, excuse, scene) };
+        let changes: Vec<bool> = self.configurations_of(id, scene).map(|it| it.changes_fields).collect();
+        check_fields(id, got, &changes)?;
         let (of, at) = sent.split_once('-').ok_or("a malformed X-Sent")?;
         let name = format!("{of}-{at}");
         let (of, at): (u32, usize) = (parsed(of)?, parsed(at)?);
@@ -456,7 +570,11 @@ impl Model {
         let planned = &self.planned[&id];
         let any = |test: &dyn Fn(&Configuration) -> bool| scene.configurations.iter().any(test);
         let is_large = scene.is_too_large(planned.body_length);
+        let is_for_upstream = planned.resource.is_some() || !matches!(planned.path, FIXED | MOVED);
         let allowed = match got.status {
+            200 | 307 if !is_for_upstream => return fixed_response(planned, got),
+            405 => planned.path == READ_ONLY && planned.is_kept().is_some(),
+            403 if planned.path == DISTANT && planned.is_kept().is_some() => true,
             304 => return self.not_modified(planned, got),
             416 => planned.asks.range.is_some(),
             403 => planned.path == DENIED || planned.path == REFUSED && any(&|it| it.has_authorization),
@@ -467,6 +585,9 @@ impl Model {
             502 | 503 if any(&|it| !it.retry_on.statuses.is_empty()) => true,
             502 => excuse.upstream || any(&|it| it.has_authorization && it.connections_max < 4096),
             // A body that cannot be stored.
+            503 if scene.bodies_memory_max.is_some() => true,
+            // A request of a former configuration whose servers were removed since finds none (docs/internals/simulation.md).
+            503 if scene.server_changes > 0 && scene.reloads > 0 => true,
             503 if scene.disk.may_refuse() && any(&|it| it.buffers_requests) => true,
             503 => excuse.upstream || any(&|it| it.concurrency.is_some() || it.connections_max < 4096),
             504 if planned.asks.only_if_cached && any(&|it| it.cache.is_some()) => true,
@@ -510,11 +631,52 @@ impl Model {
     /// A client's connection has ended before its response began.
     pub(crate) fn no_response(&mut self, id: u32, excuse: Excuse, scene: &Scene) -> Result<(), String> {
         self.ended += 1;
+        // A connection at rest is closed when its server is replaced, and a request may be on its way to it.
+        if excuse.drains && !self.read_before_upgrade.contains(&id) {
+            return Ok(());
+        }
         // The request before it may have reached its time limit, although its client has the whole response.
         if excuse.client || (scene.has_separate_ends() && has_time_limit(scene, excuse.is_slow)) {
             return Ok(());
         }
         Err(format!("request {id}: the connection ended without a response"))
+    }
+}
+
+/// A response that the configuration has.
+fn fixed_response(planned: &Planned, got: &Got<'_>) -> Result<(), String> {
+    let target = planned.target();
+    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    let (status, location, body) = match planned.path {
+        FIXED => (200, None, format!("fixed {} {path}", planned.method)),
+        _ => (307, Some(format!("/open{path}?{query}")), String::new()),
+    };
+    let has_body = planned.method != "HEAD" && planned.path == FIXED;
+    let is_body = !has_body || got.body == body.as_bytes() || !got.is_complete;
+    match got.status == status && got.location == location.as_deref() && is_body {
+        true => Ok(()),
+        false => Err(format!(
+            "request {} {target}: {} with Location {:?} and {:?}, instead of {status}, {location:?} and {body:?}",
+            planned.id,
+            got.status,
+            got.location,
+            String::from_utf8_lossy(got.body)
+        )),
+    }
+}
+
+/// Fields of a response that the site changes, where a configuration says so.
+fn check_fields(id: u32, got: &Got<'_>, changes: &[bool]) -> Result<(), String> {
+    let fields = got.fields;
+    let is_changed = fields.set == Some("DENY")
+        && fields.removed.is_none()
+        && matches!(fields.default, Some("site of a.test" | "application"));
+    let is_unchanged = fields.set.is_none()
+        && fields.removed == Some("yes")
+        && matches!(fields.default, None | Some("application"));
+    match is_changed && changes.contains(&true) || is_unchanged && changes.contains(&false) {
+        true => Ok(()),
+        false => Err(format!("request {id}: {fields:?}, against the rules of the site")),
     }
 }
 

@@ -1,6 +1,12 @@
 //! What subscribers of channels must get: each message once, in the order in which they were published, or the word that some are lost.
 
 use std::sync::LazyLock;
+use std::time::Duration;
+
+use crate::scene::Scene;
+
+/// The server counts in ticks.
+const AGE_SLACK_NS: u64 = 500_000_000;
 
 /// Channels of a run.
 pub(crate) const CHANNELS: usize = 3;
@@ -16,15 +22,20 @@ pub(crate) fn channel_name(channel: usize) -> String {
 #[derive(Debug, Clone)]
 struct Published {
     channel: usize,
-    /// The server's name for it.
-    id: String,
+    /// The server's name for it, if that is known: not of a message that came from another server.
+    id: Option<String>,
     at_ns: u64,
+    /// It was lost on its way from another server.
+    is_lost: bool,
 }
 
 /// All messages, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct Channels {
     published: Vec<Published>,
+    /// How many messages of each channel are kept, and how long.
+    history: usize,
+    age_ns: u64,
     /// Nothing is published any more.
     pub(crate) has_ended: bool,
 }
@@ -39,9 +50,16 @@ pub(crate) struct Position {
     /// That moment is between these two, as numbers of messages.
     from: usize,
     to: usize,
+    /// When it was last told that messages are lost.
+    lost_at_ns: Option<u64>,
 }
 
 impl Channels {
+    pub(crate) fn of(scene: &Scene) -> Channels {
+        let (history, age) = scene.channels.map_or((0, Duration::ZERO), |it| (it.history, it.age));
+        Channels { history, age_ns: age.as_nanos() as u64, ..Channels::default() }
+    }
+
     /// The text of the next message.
     pub(crate) fn next_text(&self, random: &mut fastrand::Rng) -> String {
         let length = match random.u8(..8) {
@@ -53,14 +71,19 @@ impl Channels {
     }
 
     /// A message was published.
-    pub(crate) fn publish(&mut self, channel: usize, id: String, now_ns: u64) {
-        self.published.push(Published { channel, id, at_ns: now_ns });
+    pub(crate) fn publish(&mut self, channel: usize, id: Option<String>, now_ns: u64) {
+        self.published.push(Published { channel, id, at_ns: now_ns, is_lost: false });
+    }
+
+    /// It shows that a message of another server was lost.
+    pub(crate) fn publish_lost(&mut self, channel: usize, now_ns: u64) {
+        self.published.push(Published { channel, id: None, at_ns: now_ns, is_lost: true });
     }
 
     /// A subscriber is about to ask.
     pub(crate) fn ask(&self, channels: Vec<usize>) -> Position {
         let count = self.published.len();
-        Position { channels, next: None, from: count, to: count }
+        Position { channels, next: None, from: count, to: count, lost_at_ns: None }
     }
 
     /// A new subscriber has the head of its response: it gets what is published from now on.
@@ -73,16 +96,13 @@ impl Channels {
         position.to = self.published.partition_point(|message| message.at_ns <= at_ns).max(position.to);
     }
 
-    /// A subscriber has got a message, after the word that some are lost if `has_gap`.
-    pub(crate) fn received(
-        &self,
-        position: &mut Position,
-        id: &str,
-        got: &str,
-        has_gap: bool,
-        history: usize,
-    ) -> Result<(), String> {
-        let at = self.published.iter().position(|message| message.id == id);
+    /// A subscriber has got a message.
+    pub(crate) fn received(&self, position: &mut Position, id: &str, got: &str) -> Result<(), String> {
+        let number = got.strip_prefix("message ").and_then(|rest| rest.split_once(' ')?.0.parse().ok());
+        let at = number.filter(|at: &usize| {
+            let message = self.published.get(*at);
+            message.is_some_and(|it| !it.is_lost && it.id.as_ref().is_none_or(|known| known == id))
+        });
         let at = at.ok_or_else(|| format!("a subscriber got message {id}, which nobody published"))?;
         if got != text(at, got.len()) {
             return Err(format!("a subscriber got message {at} with other data"));
@@ -97,15 +117,13 @@ impl Channels {
         let surely = position.next.unwrap_or(position.to);
         let lost = (surely..at).find(|lost| position.channels.contains(&self.published[*lost].channel));
         if let Some(lost) = lost {
-            let channel = self.published[lost].channel;
-            let behind =
-                self.published[lost + 1..].iter().filter(|message| message.channel == channel).count();
-            if !has_gap {
+            // Of several channels, all that is lost is told at once.
+            let Some(lost_at_ns) = position.lost_at_ns else {
                 return Err(format!("a subscriber got message {at}, but not message {lost}"));
-            }
-            if behind < history {
+            };
+            if !self.may_be_lost(lost, lost_at_ns) {
                 return Err(format!(
-                    "a subscriber was told that message {lost} is lost, but there are only {behind} newer ones in its channel"
+                    "a subscriber got message {at}, but not message {lost}, which its channel had when it was told of a loss"
                 ));
             }
         }
@@ -113,11 +131,31 @@ impl Channels {
         Ok(())
     }
 
+    /// A subscriber is told that messages are lost.
+    pub(crate) fn lose(&self, position: &mut Position, now_ns: u64) {
+        position.lost_at_ns = Some(now_ns);
+    }
+
+    /// Whether a message may be forgotten by now: it is too old, or has enough newer ones in its channel.
+    fn may_be_lost(&self, at: usize, now_ns: u64) -> bool {
+        let lost = &self.published[at];
+        if lost.is_lost {
+            return lost.at_ns <= now_ns;
+        }
+        let behind = self.published[at + 1..].iter().filter(|other| other.channel == lost.channel).count();
+        behind >= self.history || now_ns + AGE_SLACK_NS >= lost.at_ns + self.age_ns
+    }
+
     /// The first message that a subscriber surely gets and has not got, and when it was published.
     pub(crate) fn awaited(&self, position: &Position) -> Option<(usize, u64)> {
         let first = position.next.unwrap_or(position.to);
+        let is_lost = |at: usize| {
+            let is_told = position.lost_at_ns.is_some_and(|lost_ns| self.may_be_lost(at, lost_ns));
+            is_told || self.published[at].is_lost
+        };
         let mut rest = self.published.iter().enumerate().skip(first);
-        let (at, message) = rest.find(|(_, message)| position.channels.contains(&message.channel))?;
+        let (at, message) =
+            rest.find(|(at, message)| position.channels.contains(&message.channel) && !is_lost(*at))?;
         Some((at, message.at_ns))
     }
 }

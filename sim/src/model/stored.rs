@@ -1,7 +1,7 @@
 //! What the model of caches needs of a run: exchanges by the names of their responses, and what has removed them.
 
 use super::cache::{self, Exchange, Moment, PLAIN_RESOURCES, Receiver, Removal, Settings};
-use super::{End, Got, Model, Planned, has_time_limit, parsed, resource_target};
+use super::{DRAIN_NS_MAX, End, Got, Model, Planned, has_time_limit, parsed, resource_target};
 use crate::scene::Scene;
 
 impl Model {
@@ -38,12 +38,15 @@ impl Model {
                 || has_time_limit(scene, true),
         };
         // What the rules add for the upstream is part of the key: an unsafe request removes what is stored under its own.
-        let adds_field = |at: usize| scene.configurations[at].adds_field;
-        let has_one_key = (1..scene.configurations.len()).all(|at| adds_field(at) == adds_field(0));
+        let added = |at: usize| (scene.configurations[at].adds_field, scene.configurations[at].shows_request);
+        let has_one_key = (1..scene.configurations.len()).all(|at| added(at) == added(0));
         // Nor does it remove anything while there is no cache.
-        let removes = has_one_key && (scene.folder_bytes.is_none() || scene.always_has_cache());
+        let removes =
+            has_one_key && scene.upgrades == 0 && (scene.folder_bytes.is_none() || scene.always_has_cache());
         let removals = self.removals.iter().filter(|removal| removal.is_purge || removes);
-        let removals: Vec<Removal> = removals.cloned().collect();
+        // The operator purges what the new server has stored. The former one may still serve a few requests.
+        let may_be_of_former = self.upgraded.is_some_and(|upgraded| began.ns < upgraded.ns + DRAIN_NS_MAX);
+        let removals: Vec<Removal> = removals.filter(|_| !may_be_of_former).cloned().collect();
         cache::check(&stored, &latest, &to, &removals, settings)
     }
 
@@ -105,7 +108,7 @@ impl Model {
         };
         let is_simple = scene.configurations.len() == 1
             && scene.configurations[0].cache.is_some()
-            && scene.crashes == 0
+            && scene.has_one_server()
             && !scene.clients_fail
             && !scene.upstreams_fail
             && !has_time_limit(scene, true)

@@ -264,7 +264,7 @@ impl Connection {
         }
         if std::mem::take(&mut request.behaviour.pauses) {
             self.has_paused = true;
-            let pause_ms = random.u64(1..=PAUSE_MS_MAX);
+            let pause_ms = role.draw_pause_ms(random);
             shared.event(self.actor, Event::Pause(pause_ms));
             self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
             return true;
@@ -288,7 +288,7 @@ impl Connection {
                 shared,
                 self.actor,
             ),
-            Role::Authorization => authorization(&request.arrived, request.behaviour),
+            Role::Authorization | Role::Passed => authorization(&request.arrived, request.behaviour),
         };
         request.behaviour.trickles &= made.is_long();
         let (response, end) = match self.records {

@@ -275,7 +275,7 @@ impl Stream {
             (None, _) => return Ok(Did::Nothing),
         }
         if std::mem::take(&mut self.behaviour.pauses) {
-            self.pause(random.u64(1..=PAUSE_MS_MAX), shared, actor);
+            self.pause(role.draw_pause_ms(random), shared, actor);
             return Ok(Did::Something);
         }
         Ok(self.respond(role, random, shared, actor))
@@ -355,7 +355,7 @@ impl Stream {
         }
         let made = match role {
             Role::Application => application(&self.arrived, self.behaviour, false, random, shared, actor),
-            Role::Authorization => authorization(&self.arrived, self.behaviour),
+            Role::Authorization | Role::Passed => authorization(&self.arrived, self.behaviour),
         };
         self.behaviour.trickles &= made.is_long();
         if made.is_after_interim {

@@ -4,6 +4,7 @@
 mod fastcgi;
 mod h1;
 mod h2;
+mod passed;
 mod response;
 
 use std::os::unix::net::UnixListener;
@@ -13,12 +14,16 @@ use crate::frames::PREFACE;
 use crate::message::is_part_of_body;
 use crate::model::Planned;
 use crate::scene::REFUSED;
+use crate::scene::routes::SHOWN_FIELD;
 use crate::socket::{Did, Listener, Received, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
 /// The longest pause of an upstream that keeps the rules; three of them are shorter than any time limit for a response.
 const PAUSE_MS_MAX: u64 = 3_000;
+
+/// The longest of an authorization service, which has only one.
+const AUTHORIZATION_PAUSE_MS_MAX: u64 = 9_000;
 
 /// A response that trickles has so many bytes, and is sent in so many pieces.
 const TRICKLE_BYTES_MIN: usize = 150_000;
@@ -38,6 +43,16 @@ pub(crate) enum Role {
     Application,
     /// It allows them or not.
     Authorization,
+    /// It gets connections with TLS as they are.
+    Passed,
+}
+
+impl Role {
+    /// Draws how long it pauses before its response.
+    fn draw_pause_ms(self, random: &mut fastrand::Rng) -> u64 {
+        let is_long = self == Role::Authorization && random.u8(..3) == 0;
+        random.u64(1..=if is_long { AUTHORIZATION_PAUSE_MS_MAX } else { PAUSE_MS_MAX })
+    }
 }
 
 pub(crate) struct Upstream {
@@ -55,6 +70,7 @@ enum Connection {
     New(Option<Socket>, Vec<u8>, Actor),
     Http1(Box<h1::Connection>),
     Http2(Box<h2::Connection>),
+    Passed(Box<passed::Connection>),
 }
 
 /// A request whose head has arrived.
@@ -128,7 +144,7 @@ impl Upstream {
             Connection::Http2(connection) => {
                 connection.check_at_rest().map_err(|message| format!("upstream {}: {message}", self.number))
             }
-            Connection::New(..) | Connection::Http1(_) => Ok(()),
+            Connection::New(..) | Connection::Http1(_) | Connection::Passed(_) => Ok(()),
         })
     }
 
@@ -138,7 +154,10 @@ impl Upstream {
             let actor = Actor::Upstream(self.number, self.accepted);
             self.accepted += 1;
             shared.event(actor, Event::Open);
-            self.connections.push(Connection::New(Some(socket), Vec::new(), actor));
+            self.connections.push(match self.role {
+                Role::Passed => Connection::Passed(Box::new(passed::Connection::new(socket, actor))),
+                Role::Application | Role::Authorization => Connection::New(Some(socket), Vec::new(), actor),
+            });
             return Ok(true);
         }
         let count = self.connections.len();
@@ -164,6 +183,7 @@ impl Connection {
             Connection::New(..) => None,
             Connection::Http1(connection) => Some(connection.wakes_at_ns()).filter(|at| *at > 0),
             Connection::Http2(connection) => connection.wakes_at_ns(),
+            Connection::Passed(connection) => Some(connection.wakes_at_ns()).filter(|at| *at > 0),
         }
     }
 
@@ -177,6 +197,7 @@ impl Connection {
             Connection::New(..) => Ok(self.begin(random, shared)),
             Connection::Http1(connection) => connection.step(role, random, shared),
             Connection::Http2(connection) => connection.step(role, random, shared),
+            Connection::Passed(connection) => connection.step(random, shared),
         }
     }
 
@@ -218,12 +239,19 @@ impl Arrived {
         let etag = field("if-none-match").map(|etag| etag.trim_matches('"').to_owned());
         if role == Role::Authorization {
             shared.is_asked = true;
-            let allows = !field("x-forwarded-uri").unwrap_or_default().starts_with(REFUSED);
+            let target = field("x-forwarded-uri").unwrap_or_default();
+            let named = target.rsplit_once("?id=").and_then(|(_, id)| id.parse().ok());
+            // Whoever asks has read the request.
+            named.into_iter().for_each(|id| shared.model.heads.read_one(id));
+            let allows = !target.starts_with(REFUSED);
             return Ok(Arrived { planned: None, allows, etag, checked: 0 });
         }
         let now = shared.moment();
         let planned = shared.model.head(method, target, field("x-request"), now, shared.scene)?;
         shared.model.request_id(&planned, field("x-request-id"), shared.scene)?;
+        if let Actor::Upstream(number, _) = actor {
+            shared.model.may_get(number, planned.id)?;
+        }
         let client = field("remote-addr").or(field("x-forwarded-for")).and_then(|text| text.parse().ok());
         if client != planned.address {
             let expected = planned.address;
@@ -238,6 +266,13 @@ impl Arrived {
         let is_wrong = !adds.contains(&added.is_some());
         if is_wrong {
             return Err(format!("request {}: X-Added is {added:?}, against the rules", planned.id));
+        }
+        let shown = field(SHOWN_FIELD);
+        let expected = planned.shown();
+        let configurations = shared.model.configurations_of(planned.id, shared.scene);
+        let shows: Vec<bool> = configurations.map(|configuration| configuration.shows_request).collect();
+        if shown.is_some_and(|shown| shown != expected) || !shows.contains(&shown.is_some()) {
+            return Err(format!("request {}: X-Shown is {shown:?}, it may be {expected}", planned.id));
         }
         shared.event(actor, Event::SeenHead(planned.id));
         Ok(Arrived { planned: Some(planned), allows: true, etag, checked: 0 })

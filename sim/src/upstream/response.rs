@@ -70,7 +70,10 @@ pub(super) fn application(
     );
     shared.event(actor, Event::Responds(planned.id, status));
     let field = if confirmed.is_some() { "X-Confirmed" } else { "X-Sent" };
-    let mut lines = format!("{field}: {name}\r\n");
+    let mut lines = format!("{field}: {name}\r\nX-Powered-By: yes\r\n");
+    if planned.id % 2 == 0 {
+        lines += "X-Served-By: application\r\n";
+    }
     if let Some(resource) = planned.resource {
         let etag = confirmed.unwrap_or(&name);
         // In one field or the other, among others.

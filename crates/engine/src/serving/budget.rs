@@ -42,7 +42,7 @@ impl Serving {
     /// Whether the time budget is used up. Reads the clock.
     #[inline]
     pub(crate) fn is_over_budget(&self) -> bool {
-        clock::nanoseconds() > self.budget_ends_ns
+        clock::is_over(self.budget_ends_ns)
     }
 
     /// Starts a window for the peer's rate, which is checked at its end.

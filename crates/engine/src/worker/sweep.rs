@@ -120,7 +120,7 @@ impl WorkerLoop {
                     fate => fate,
                 }
             });
-            if clock::nanoseconds() > ends_ns {
+            if clock::is_over(ends_ns) {
                 self.drain_cursor = Some(cursor);
                 return;
             }
@@ -133,7 +133,7 @@ impl WorkerLoop {
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
         while let Some(guest) = self.draining_guests.pop() {
             self.call_guest(GuestKey(guest), GuestEvent::Draining);
-            if clock::nanoseconds() > ends_ns {
+            if clock::is_over(ends_ns) {
                 return;
             }
         }

@@ -216,7 +216,7 @@ impl WorkerLoop {
                 connection.is_scheduled = false;
             }
             self.serve_single(key);
-            if clock::nanoseconds() > ends_ns {
+            if clock::is_over(ends_ns) {
                 break;
             }
         }
@@ -292,7 +292,7 @@ impl WorkerLoop {
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(lane)));
                 }
             }
-            if clock::nanoseconds() > ends_ns {
+            if clock::is_over(ends_ns) {
                 break;
             }
         }

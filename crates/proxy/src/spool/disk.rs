@@ -15,6 +15,8 @@ use flatout_engine::{FileRange, GuestKey, Mailbox, Witness};
 use flatout_lane::{cpu, file};
 
 use crate::spool::store::{SpoolSpace, SpoolStore};
+#[cfg(feature = "simulation")]
+use crate::worker::audit;
 
 /// Threads. Started when the first response is written.
 const THREADS: usize = 2;
@@ -167,6 +169,8 @@ impl Completion {
         let mut refused = refused.lock();
         if !refused.iter().any(|(mailbox, guest)| *guest == self.guest && *mailbox == self.mailbox) {
             refused.push_back((self.mailbox.clone(), self.guest));
+            #[cfg(feature = "simulation")]
+            audit::note_refused(&self.mailbox, self.guest);
         }
     }
 
@@ -251,7 +255,11 @@ impl RefusedGuests {
         let count = queue.len().min(most);
         let called: Vec<_> = queue.drain(..count).collect();
         drop(queue);
-        called.into_iter().for_each(|(mailbox, guest)| mailbox.call_again(guest));
+        for (mailbox, guest) in called {
+            #[cfg(feature = "simulation")]
+            audit::note_called(&mailbox, guest);
+            mailbox.call_again(guest);
+        }
     }
 }
 

@@ -3,6 +3,9 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
+use flatout_engine::{GuestKey, Mailbox};
+use flatout_lane::jobs;
+
 use crate::pool::Group;
 use crate::table::{ServerId, UpstreamId};
 use crate::worker::ProxyWorker;
@@ -10,6 +13,18 @@ use crate::worker::state::State;
 
 thread_local! {
     static WORKERS: RefCell<Vec<Weak<ProxyWorker>>> = const { RefCell::new(Vec::new()) };
+    /// Those whose jobs the disk had no room for, and that were not called since.
+    static REFUSED: RefCell<Vec<(Mailbox, GuestKey)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The disk has no room for a job of this guest.
+pub(crate) fn note_refused(mailbox: &Mailbox, guest: GuestKey) {
+    REFUSED.with_borrow_mut(|refused| refused.push((mailbox.clone(), guest)));
+}
+
+/// It is called, because there may be room now.
+pub(crate) fn note_called(mailbox: &Mailbox, guest: GuestKey) {
+    REFUSED.with_borrow_mut(|refused| refused.retain(|(at, it)| *it != guest || *at != *mailbox));
 }
 
 /// From now on, [`check_all`] looks at this part too.
@@ -20,6 +35,7 @@ pub(super) fn watch(worker: &Rc<ProxyWorker>) {
 /// Forgets all parts so far: their process was killed, and what it did at that moment stays undone.
 pub fn forget_all() {
     WORKERS.with_borrow_mut(Vec::clear);
+    REFUSED.with_borrow_mut(Vec::clear);
 }
 
 /// Checks the parts of all workers of this thread.
@@ -27,6 +43,10 @@ pub fn forget_all() {
 /// # Errors
 /// What is wrong.
 pub fn check_all() -> Result<(), String> {
+    let waiting = REFUSED.with_borrow(Vec::len);
+    if waiting > 0 && jobs::count() == 0 {
+        return Err(format!("{waiting} jobs wait for room at a disk that has nothing to do"));
+    }
     WORKERS.with_borrow_mut(|workers| {
         workers.retain(|worker| worker.strong_count() > 0);
         workers.iter().filter_map(Weak::upgrade).try_for_each(|worker| {
@@ -69,7 +89,8 @@ impl ProxyWorker {
         let Group { pools, queue, shares, .. } = state.groups.at(upstream);
         // With several servers, or limits of them, a request may wait for one although another has room.
         let [pool] = &**pools else { return Ok(()) };
-        let has_limit = shares.server(0).is_none_or(|server| !server.has_slot());
+        // Nor is there room at a server that was removed: what a former configuration has waits until its time is over.
+        let has_limit = shares.server(0).is_none_or(|server| !server.has_slot() || server.is_leaving());
         let waits = queue.iter().any(|job| job.receiver.is_open(&self.lane));
         let has_room = !pool.idle.is_empty() || !pool.shared.is_empty() || pool.open < plan.connections_max;
         if waits && has_room && !has_limit {

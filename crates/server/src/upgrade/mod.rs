@@ -27,6 +27,8 @@ mod forward;
 mod link;
 mod predecessor;
 mod program;
+#[cfg(feature = "simulation")]
+pub(crate) mod simulated;
 mod successor;
 #[cfg(test)]
 mod tests;

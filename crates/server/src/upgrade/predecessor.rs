@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use flatout_engine::{Address, Handle, Inherited};
@@ -21,7 +22,7 @@ use super::link::{Link, LinkError};
 use crate::live::Live;
 use crate::upstream_state;
 use flatout_bus::Relay;
-use flatout_cache::Cache;
+use flatout_cache::{Cache, KeyBuf};
 use flatout_push::{Hub, Parcel};
 
 /// How long the channels may wait for what other servers have sent.
@@ -73,6 +74,16 @@ impl Predecessor {
     fn is_stopping(&self) -> bool {
         *self.server.draining().borrow()
     }
+
+    /// Another process serves from now on: drains.
+    pub(super) fn leave(&self) {
+        // The successor waits for the folder of the cache. From now on, this process stores responses in memory
+        // only.
+        self.live.leave();
+        // First the one by which this was asked for: it ends with the server.
+        self.admin.iter().for_each(Handle::drain);
+        self.server.drain_for_successor();
+    }
 }
 
 /// What moves besides the listeners.
@@ -86,7 +97,8 @@ struct Moves {
 
 /// The process that replaces this one; killed when dropped, unless it has taken over.
 pub(super) struct SuccessorProcess {
-    child: Child,
+    /// `None`: it is simulated in this process.
+    child: Option<Child>,
     pub(super) link: Link,
     /// It understands `Note::Invalidated`.
     takes_invalidated: bool,
@@ -95,6 +107,16 @@ pub(super) struct SuccessorProcess {
     has_succeeded: bool,
     /// It publishes.
     is_committed: bool,
+}
+
+/// What was handed over.
+pub(super) struct Given {
+    /// How many subscribers.
+    pub(super) moved: usize,
+    /// Channels, or what the bus has not carried.
+    has_moves: bool,
+    /// Keys that the cache invalidates from now on, if there is one.
+    invalidated: Option<Receiver<KeyBuf>>,
 }
 
 /// Why moving failed, with the subscribers of the current batch and their worker.
@@ -130,7 +152,7 @@ fn start(mut command: Command) -> io::Result<SuccessorProcess> {
     let (ours, theirs) = SeqpacketSocket::pair()?;
     command.env(VARIABLE, FORMAT.to_string()).stdin(Stdio::from(OwnedFd::from(theirs)));
     // The command holds the other end too, and is dropped here, so that a close by the new process is noticed.
-    Ok(SuccessorProcess::new(with_own_cpus(&mut command).spawn()?, ours))
+    Ok(SuccessorProcess::new(Some(with_own_cpus(&mut command).spawn()?), ours))
 }
 
 /// Hands everything over to a newly started process.
@@ -139,20 +161,8 @@ pub(super) fn hand_over(
     mut successor: SuccessorProcess,
     announce: impl FnOnce(&str),
 ) -> Result<Takeover, String> {
-    let moves = successor.prepare(former, &listeners(former)?)?;
-    // Before the successor stores anything.
-    let invalidated = former.live.opened().cache.as_ref().map(Cache::pass_on);
-    let has_moves = moves.channels || moves.outbox;
-    let moved = match has_moves {
-        true => successor.move_channels(former, moves)?,
-        false => {
-            let started = successor.start(former).and_then(|()| successor.link.send(&Note::Done, &[]));
-            started.map_err(|lost| format!("the new process did not start: {lost}"))?;
-            0
-        }
-    };
-    let pid = successor.child.id();
-    successor.has_succeeded = true;
+    let Given { moved, has_moves, invalidated } = successor.give_all(former)?;
+    let pid = successor.child.as_ref().map_or(0, Child::id);
     notify_replaced_by(pid);
     let [events, websockets, _] = former.hub.counted().subscribers;
     let stay = events + websockets;
@@ -172,12 +182,7 @@ pub(super) fn hand_over(
         });
     }
     announce(&message);
-    // The successor waits for the folder of the cache. From now on, this process stores responses in memory
-    // only.
-    former.live.leave();
-    // First the one by which this was asked for: it ends with the server.
-    former.admin.iter().for_each(Handle::drain);
-    former.server.drain_for_successor();
+    former.leave();
     Ok(Takeover { pid, message })
 }
 
@@ -204,7 +209,7 @@ fn as_configured(address: &Address) -> String {
 }
 
 impl SuccessorProcess {
-    pub(super) fn new(child: Child, passing: SeqpacketSocket) -> SuccessorProcess {
+    pub(super) fn new(child: Option<Child>, passing: SeqpacketSocket) -> SuccessorProcess {
         let link = Link::new(passing);
         SuccessorProcess {
             child,
@@ -214,6 +219,24 @@ impl SuccessorProcess {
             has_succeeded: false,
             is_committed: false,
         }
+    }
+
+    /// Hands over all that moves before this server drains. From then on the successor serves.
+    pub(super) fn give_all(&mut self, former: &Predecessor) -> Result<Given, String> {
+        let moves = self.prepare(former, &listeners(former)?)?;
+        // Before the successor stores anything.
+        let invalidated = former.live.opened().cache.as_ref().map(Cache::pass_on);
+        let has_moves = moves.channels || moves.outbox;
+        let moved = match has_moves {
+            true => self.move_channels(former, moves)?,
+            false => {
+                let started = self.start(former).and_then(|()| self.link.send(&Note::Done, &[]));
+                started.map_err(|lost| format!("the new process did not start: {lost}"))?;
+                0
+            }
+        };
+        self.has_succeeded = true;
+        Ok(Given { moved, has_moves, invalidated })
     }
 
     /// Hands the listeners over and waits until the successor is ready. Returns what else moves.
@@ -417,9 +440,11 @@ impl SuccessorProcess {
     }
 
     fn kill(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

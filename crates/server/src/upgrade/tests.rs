@@ -179,7 +179,8 @@ fn hand_over_to_another(running: &Running) -> (Result<String, String>, Running) 
     let former = running.former();
     thread::scope(|scope| {
         let given = scope.spawn(move || {
-            hand_over(&former, SuccessorProcess::new(child, ours), |_| ()).map(|replaced| replaced.message)
+            hand_over(&former, SuccessorProcess::new(Some(child), ours), |_| ())
+                .map(|replaced| replaced.message)
         });
         let next = match Successor::of(theirs, OsStr::new(&FORMAT.to_string())) {
             Ok(successor) => Running::start(Some(successor)),
@@ -196,7 +197,8 @@ fn hand_over_to(running: &Running, script: impl FnOnce(&mut Link) + Send) -> Res
     let former = running.former();
     thread::scope(|scope| {
         let given = scope.spawn(move || {
-            hand_over(&former, SuccessorProcess::new(child, ours), |_| ()).map(|replaced| replaced.message)
+            hand_over(&former, SuccessorProcess::new(Some(child), ours), |_| ())
+                .map(|replaced| replaced.message)
         });
         let mut link = Link::new(theirs);
         link.set_patience(Some(PATIENCE)).unwrap();

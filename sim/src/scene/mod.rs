@@ -1,0 +1,298 @@
+//! What a run is drawn from its seed: the server's configurations, and what clients and upstreams are able to do wrong.
+
+mod configuration;
+mod faults;
+mod paths;
+mod plan;
+pub(crate) mod routes;
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use flatout_lane::poll::EVENTS_MAX;
+
+pub(crate) use configuration::{CacheSettings, Configuration};
+pub(crate) use faults::{DiskFaults, WAITING_MAX};
+pub(crate) use paths::{cache_path, listen_path, passed_path, proxied_path, secure_path, upstream_path};
+pub(crate) use routes::{DENIED, REFUSED};
+
+use crate::message::BODY_BYTES_MAX;
+use crate::model::cache::RESOURCES;
+
+/// Servers of the application, and their names.
+const SERVERS_MAX: usize = 2;
+pub(crate) const APPLICATION: [&str; SERVERS_MAX] = ["application", "application-2"];
+pub(crate) const APPLICATION_NUMBERS: [usize; SERVERS_MAX] = [0, 2];
+
+/// The server that gets connections with TLS as they are.
+pub(crate) const PASSED: &str = "passed";
+
+/// The smaller limit of a body.
+pub(crate) const BODY_MAX_SMALL: usize = 20_000;
+
+/// A lifetime that is longer than most runs.
+const FRESH_S_LONG: u32 = 200;
+
+/// The shortest time for which messages are kept: longer than any server needs to send them, and shorter than a subscriber's pause.
+const AGE_SHORT: Duration = Duration::from_secs(3);
+
+/// Every time limit of a configuration, and every pause of a peer that keeps the rules, is shorter.
+pub(crate) const TIME_MAX: Duration = Duration::from_secs(40);
+
+/// What is drawn for a run besides configurations.
+#[derive(Debug, Clone)]
+pub(crate) struct Scene {
+    pub(crate) workers: usize,
+    /// The first is served from the start.
+    pub(crate) configurations: Vec<Configuration>,
+    pub(crate) clients: usize,
+    /// The server also listens with TLS.
+    pub(crate) has_tls: bool,
+    /// It also listens for a proxy that announces clients by the PROXY protocol.
+    pub(crate) has_proxy_header: bool,
+    /// It also listens for connections with TLS that it passes on.
+    pub(crate) passes_tls: bool,
+    /// It has an access log and metrics.
+    pub(crate) is_observed: bool,
+    /// How often another is served, one after the other, and from the first again.
+    pub(crate) reloads: u32,
+    /// Clients break rules: they reset, close one side, or stop.
+    pub(crate) clients_fail: bool,
+    /// Upstreams do.
+    pub(crate) upstreams_fail: bool,
+    pub(crate) rate_min: u64,
+    pub(crate) requests_per_connection_max: Option<u32>,
+    /// Most requests are for a few resources whose responses may be stored.
+    pub(crate) shares_resources: bool,
+    /// If so, most of these requests are for this resource.
+    pub(crate) popular: Option<u8>,
+    /// How often one of them is purged.
+    pub(crate) purges: u32,
+    /// Messages that are published.
+    pub(crate) channels: Option<Channels>,
+    pub(crate) disk: DiskFaults,
+    /// Stored responses are also in a folder, which may have so many bytes.
+    pub(crate) folder_bytes: Option<u64>,
+    /// How often the server is killed.
+    pub(crate) crashes: u32,
+    /// How often another server takes over.
+    pub(crate) upgrades: u32,
+    /// How often the application gets other servers while it is served.
+    pub(crate) server_changes: u32,
+    /// How often the clock of the machine is set.
+    pub(crate) clock_steps: u32,
+    /// One of so many connections cannot be accepted at once, because there are no descriptors.
+    pub(crate) accepts_per_failure: Option<NonZeroU64>,
+    /// How many connections the server has at most, and how much memory for bodies.
+    pub(crate) connections_max: Option<usize>,
+    pub(crate) bodies_memory_max: Option<u64>,
+    /// How many events a worker takes at a time.
+    pub(crate) events_max: usize,
+    /// How much of what is sent over a connection waits in the kernel; `None` is its default.
+    pub(crate) send_buffer_bytes: Option<usize>,
+    /// At which look at the clock a slice of a worker's time ends; `None`: at none.
+    pub(crate) slice_looks: Option<NonZeroU64>,
+    /// Many bodies are longer than what the server keeps of one.
+    pub(crate) has_long_bodies: bool,
+    /// The longest body. With small buffers, long ones would take as many turns as all others together.
+    pub(crate) body_bytes_max: usize,
+}
+
+/// A buffer that a few messages or a short body fill. The smallest has room for two pieces of 2 kB.
+const SEND_BUFFER_SMALL: usize = 30_000;
+
+/// Channels, their messages and who gets them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Channels {
+    pub(crate) subscribers: usize,
+    pub(crate) messages: u32,
+    /// How many messages of each channel are kept, and how long, and how many a subscriber may be behind.
+    pub(crate) history: usize,
+    pub(crate) age: Duration,
+    pub(crate) lag_max: u32,
+    /// Some messages come from another server.
+    pub(crate) has_bus: bool,
+}
+
+/// The lengths from this draw on are those of runs with long bodies.
+const LONG_FIRST: u8 = 10;
+
+/// With the smaller buffer, a body that goes to a file more than once.
+const SPOOLED_BYTES_MAX: usize = 400_000;
+
+impl Scene {
+    pub(crate) fn draw(random: &mut fastrand::Rng) -> Scene {
+        // Nobody breaks rules and nothing has a limit: what the cache does can be predicted best.
+        let is_calm = random.u8(..5) == 0;
+        let count = if !is_calm && random.bool() { random.usize(2..=4) } else { 1 };
+        let mut configurations = vec![Configuration::draw(random)];
+        for _ in 1..count {
+            let next = Configuration::draw(random);
+            // Often an operator changes no upstream, and connections to it are kept.
+            configurations.push(if random.bool() {
+                next.with_upstreams_of(&configurations[0])
+            } else {
+                next
+            });
+        }
+        if is_calm {
+            configurations[0].request_time_max = None;
+            configurations[0].cache = Some(CacheSettings { fresh_s: Some(10), stale_s: 10 });
+            if random.bool() {
+                configurations[0].keep_to_heads();
+            }
+        }
+        let mut scene = Scene {
+            workers: random.usize(1..=3),
+            configurations,
+            clients: random.usize(1..=8),
+            has_tls: random.u8(..3) == 0,
+            has_proxy_header: random.u8(..3) == 0,
+            passes_tls: false,
+            is_observed: random.bool(),
+            reloads: if count > 1 { random.u32(1..=8) } else { 0 },
+            clients_fail: random.bool() && !is_calm,
+            upstreams_fail: random.bool() && !is_calm,
+            rate_min: if !is_calm && random.u8(..4) == 0 { 240 } else { 0 },
+            requests_per_connection_max: (random.u8(..6) == 0).then(|| random.u32(1..=3)),
+            shares_resources: random.bool() || is_calm,
+            popular: random.bool().then(|| random.u8(..RESOURCES)),
+            channels: (random.u8(..4) == 0).then(|| Channels {
+                subscribers: random.usize(1..=4),
+                messages: random.u32(1..=100),
+                history: *random.choice(&[2, 10, 1000]).expect("some"),
+                age: *random.choice(&[AGE_SHORT, 100 * TIME_MAX]).expect("some"),
+                lag_max: *random.choice(&[2, 1000]).expect("some"),
+                has_bus: random.u8(..3) == 0,
+            }),
+            purges: if random.bool() { random.u32(1..=30) } else { 0 },
+            disk: DiskFaults::draw(random),
+            folder_bytes: None,
+            crashes: 0,
+            upgrades: 0,
+            server_changes: 0,
+            clock_steps: 0,
+            accepts_per_failure: None,
+            connections_max: None,
+            bodies_memory_max: None,
+            events_max: *random.choice(&[1, 2, EVENTS_MAX]).expect("some"),
+            slice_looks: None,
+            send_buffer_bytes: None,
+            has_long_bodies: random.u8(..8) == 0,
+            body_bytes_max: BODY_BYTES_MAX,
+        };
+        let buffer = *random.choice(&[None, None, Some(SEND_BUFFER_SMALL), Some(0)]).expect("some");
+        if let Some(bytes) = buffer.filter(|_| !scene.has_long_bodies) {
+            (scene.send_buffer_bytes, scene.body_bytes_max) = (Some(bytes), 40_000 + 2 * bytes);
+        }
+        if scene.disk.waiting_max < WAITING_MAX && random.bool() {
+            scene.configurations.iter_mut().for_each(Configuration::keep_nothing_in_memory);
+        } else if random.u8(..12) == 0 {
+            // Responses go to files again and again, because their clients are slow.
+            scene.configurations.iter_mut().for_each(Configuration::keep_nothing_in_memory);
+            (scene.send_buffer_bytes, scene.body_bytes_max) = (Some(SEND_BUFFER_SMALL), SPOOLED_BYTES_MAX);
+            scene.has_long_bodies = true;
+        }
+        // By a generator of its own: everything else stays as it is without a folder.
+        scene.draw_folder(&mut fastrand::Rng::with_seed(random.get_seed()));
+        scene.draw_operator(&mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(1)));
+        scene
+    }
+
+    /// Draws the length of a body. Long ones are rare in most runs: each costs as much as many others together.
+    pub(crate) fn draw_length(&self, random: &mut fastrand::Rng) -> usize {
+        let first = if self.has_long_bodies { LONG_FIRST } else { 0 };
+        let length = match random.u8(first..12) {
+            0 | 1 => 0,
+            2..=4 => random.usize(1..=100),
+            5..=8 => random.usize(1..=16_384),
+            9 | 10 => random.usize(1..=70_000),
+            _ if random.u8(..3) == 0 || self.has_long_bodies => random.usize(1..=BODY_BYTES_MAX),
+            _ => random.usize(1..=300_000),
+        };
+        length.min(self.body_bytes_max)
+    }
+
+    fn draw_folder(&mut self, random: &mut fastrand::Rng) {
+        self.disk.cold_of_256 = random.choice([0, 0, 16, 128]).expect("some");
+        let has_cache = self.configurations.iter().any(|configuration| configuration.cache.is_some());
+        if !has_cache || random.u8(..3) > 0 {
+            return;
+        }
+        self.folder_bytes = random.choice([1 << 20, 16 << 20, 1 << 30]);
+        self.disk.tears = random.u8(..4) == 0;
+        if random.bool() {
+            self.crashes = random.u32(1..=4);
+            // What is stored is requested again after a crash, and is fresh then.
+            (self.shares_resources, self.clients) = (true, random.usize(4..=8));
+            if random.bool() {
+                // What is purged while the disk fails must not come back.
+                (self.purges, self.disk.fills_up) = (self.purges.max(random.u32(..10)), true);
+            }
+            let caches = self.configurations.iter_mut().filter_map(|it| it.cache.as_mut());
+            caches.filter(|_| random.u8(..4) > 0).for_each(|cache| cache.fresh_s = Some(FRESH_S_LONG));
+            // Messages and lines of the log are lost with the process.
+            (self.channels, self.is_observed) = (None, false);
+        }
+    }
+}
+
+impl Scene {
+    /// What the operator does besides reloads.
+    fn draw_operator(&mut self, random: &mut fastrand::Rng) {
+        // Each server has a memory of its own; a folder moves only when the former server has left it.
+        if self.crashes == 0 && self.folder_bytes.is_none() && random.u8(..4) == 0 {
+            self.upgrades = random.u32(1..=3);
+        }
+        if self.crashes == 0 && random.u8(..6) == 0 {
+            // Lines of the log are those of requests.
+            (self.passes_tls, self.is_observed) = (true, false);
+        }
+        if random.u8(..4) == 0 {
+            self.server_changes = random.u32(1..=8);
+        }
+        // Stored responses are as old as the time of day says.
+        let has_cache = self.configurations.iter().any(|configuration| configuration.cache.is_some());
+        if !has_cache && random.u8(..6) == 0 {
+            self.clock_steps = random.u32(1..=4);
+        }
+        self.accepts_per_failure = NonZeroU64::new(random.u64(2..=5)).filter(|_| random.u8(..6) == 0);
+        self.connections_max = (random.u8(..8) == 0).then(|| random.usize(2..=6));
+        self.bodies_memory_max = (random.u8(..10) == 0).then(|| random.u64(1..=60_000));
+        let looks = random.choice([None, None, NonZeroU64::new(2), NonZeroU64::new(5)]);
+        self.slice_looks = looks.flatten();
+    }
+
+    /// Whether one server is there from the begin to the end.
+    pub(crate) fn has_one_server(&self) -> bool {
+        self.crashes == 0 && self.upgrades == 0
+    }
+
+    /// Whether no connection waits to be accepted when nobody has anything to do.
+    pub(crate) fn accepts_at_once(&self) -> bool {
+        self.accepts_per_failure.is_none() && self.connections_max.is_none()
+    }
+
+    /// Whether all configurations have the cache: otherwise requests pass by what is in the folder.
+    pub(crate) fn always_has_cache(&self) -> bool {
+        self.configurations.iter().all(|configuration| configuration.cache.is_some())
+    }
+
+    /// Whether the end of a response may come from its upstream when its client has all of it, so that the server reads the next request
+    /// later than when that is sent.
+    pub(crate) fn has_separate_ends(&self) -> bool {
+        self.configurations
+            .iter()
+            .any(|configuration| configuration.is_fastcgi || configuration.streams_max.is_some())
+    }
+
+    /// Whether clients ask for tunnels: only to upstreams of HTTP/1.
+    pub(crate) fn may_tunnel(&self) -> bool {
+        !self.has_separate_ends() && self.crashes == 0
+    }
+
+    /// Whether a body of this length may be over the limit.
+    pub(crate) fn is_too_large(&self, length: usize) -> bool {
+        self.configurations.iter().any(|configuration| length as u64 > configuration.body_max)
+    }
+}

@@ -1,0 +1,249 @@
+//! One run: a server with its workers, clients, upstreams and an operator, all on this thread, by a clock that moves only when nobody
+//! has anything to do.
+
+mod awake;
+mod ending;
+mod operator;
+mod shared;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use flatout_lane::clock;
+use flatout_lane::poll::simulated::set_events_max;
+use flatout_lane::socket::simulated::{set_accepts_per_failure, set_send_buffer};
+
+use crate::client::Client;
+use crate::disk::Disk;
+use crate::reduce::Reduction;
+use crate::scene::{APPLICATION, PASSED, Scene, TIME_MAX, upstream_path};
+use crate::server::{Server, SimulatedWorker};
+use crate::socket;
+use crate::subscriber::{Publisher, Subscriber};
+use crate::upstream::{Role, Upstream};
+use awake::Awake;
+pub(crate) use shared::Shared;
+
+/// A file system in memory.
+const MEMORY_FOLDER: &str = "/dev/shm";
+
+/// Where the clock of each run begins: a whole number of ticks.
+const BEGIN_NS: u64 = 1_000_000_000_000;
+
+/// How far the clock moves at most when nobody has anything to do: the precision of the server's time limits, and more when nobody has
+/// done anything for a while.
+const STEP_NS: u64 = 125_000_000;
+const LONG_STEP_NS: u64 = 1_000_000_000;
+const LONG_AFTER_NS: u64 = 5_000_000_000;
+
+/// If nobody has done anything for so long, nobody will.
+const QUIET_NS_MAX: u64 = 6 * TIME_MAX.as_nanos() as u64;
+
+/// The host of all requests.
+const HOST: &str = "a.test";
+
+/// Turns of workers while nobody else does anything: far more than the work that others have left needs.
+const BUSY_TURNS_MAX: u64 = 20_000;
+
+/// Steps of a run: far more than the longest needs.
+const STEPS_MAX: u64 = 50_000_000;
+
+pub(crate) struct World {
+    folder: tempfile::TempDir,
+    random: fastrand::Rng,
+    /// The last one is served; those before it drain. Empty only while the server is started again.
+    servers: Vec<Server>,
+    /// Of each server.
+    workers: usize,
+    /// Workers of all servers that there may be.
+    all_workers: usize,
+    clients: Vec<Client>,
+    upstreams: Vec<Upstream>,
+    subscribers: Vec<Subscriber>,
+    disk: Disk,
+    publisher: Publisher,
+    reloads_left: u32,
+    purges_left: u32,
+    crashes_left: u32,
+    upgrades_left: u32,
+    changes_left: u32,
+    clock_steps_left: u32,
+    /// Something was purged, and no crash was drawn since.
+    has_purged: bool,
+    /// When the next purge is due.
+    purges_at_ns: u64,
+    /// Actors that may have something to do.
+    awake: Awake,
+}
+
+/// In memory, where there is such a file system: what a run does must not wait for a disk.
+fn temporary_folder() -> std::io::Result<tempfile::TempDir> {
+    tempfile::tempdir_in(MEMORY_FOLDER).or_else(|_| tempfile::tempdir())
+}
+
+impl World {
+    pub(crate) fn new(scene: &Scene, reduction: &Reduction, mut random: fastrand::Rng) -> World {
+        clock::simulated::set(Some(BEGIN_NS));
+        set_events_max(scene.events_max);
+        set_send_buffer(scene.send_buffer_bytes);
+        clock::simulated::set_slices(scene.slice_looks);
+        set_accepts_per_failure(scene.accepts_per_failure);
+        let folder = temporary_folder().expect("a temporary folder");
+        let upstream = |number, role, name, random: &mut fastrand::Rng| {
+            Upstream::new(number, role, &upstream_path(folder.path(), name), random.fork())
+        };
+        let upstreams = vec![
+            upstream(0, Role::Application, APPLICATION[0], &mut random),
+            upstream(1, Role::Authorization, "authorization", &mut random),
+            upstream(2, Role::Application, APPLICATION[1], &mut random),
+            upstream(3, Role::Passed, PASSED, &mut random),
+        ];
+        let clients: Vec<Client> =
+            (0..scene.clients).map(|number| Client::new(number, scene, reduction, random.fork())).collect();
+        let server = Server::start(&scene.configurations[0], scene, folder.path());
+        let workers = server.workers.len();
+        let all_workers = workers * (1 + scene.upgrades as usize);
+        let count = scene.channels.filter(|_| !reduction.has_no_subscribers).map_or(0, |it| it.subscribers);
+        let subscribers: Vec<_> = (0..count).map(|number| Subscriber::new(number, random.fork())).collect();
+        let channels = scene.channels.filter(|_| !reduction.has_no_subscribers);
+        let publisher = Publisher::new(server.hub.clone(), channels, random.fork());
+        let disk = Disk::new(scene.disk, random.fork());
+        let actors = all_workers + clients.len() + upstreams.len() + subscribers.len() + 3;
+        World {
+            folder,
+            random,
+            servers: vec![server],
+            workers,
+            all_workers,
+            clients,
+            upstreams,
+            subscribers,
+            disk,
+            publisher,
+            reloads_left: scene.reloads,
+            purges_left: scene.purges,
+            crashes_left: scene.crashes,
+            upgrades_left: scene.upgrades,
+            changes_left: scene.server_changes,
+            clock_steps_left: scene.clock_steps,
+            has_purged: false,
+            purges_at_ns: BEGIN_NS,
+            awake: Awake::new(actors),
+        }
+    }
+
+    pub(crate) fn run(mut self, shared: &mut Shared<'_>, steps: &AtomicU64) -> Result<(), String> {
+        let (mut did_at_ns, mut is_checked) = (shared.now_ns, false);
+        // Of workers, since anybody else has done something or the clock has moved.
+        let mut busy_turns = 0;
+        for _ in 0..STEPS_MAX {
+            steps.fetch_add(1, Ordering::Relaxed);
+            if self.clients.iter().all(Client::is_done) && self.subscribers.iter().all(Subscriber::is_done) {
+                return self.end(shared);
+            }
+            let Some(actor) = self.awake.draw(&mut self.random) else {
+                if shared.now_ns - did_at_ns > QUIET_NS_MAX {
+                    return Err(self.stuck(shared));
+                }
+                if !std::mem::replace(&mut is_checked, true) {
+                    flatout_proxy::check_all()?;
+                }
+                self.advance(shared, did_at_ns);
+                busy_turns = 0;
+                continue;
+            };
+            if !self.step(actor, shared)? {
+                self.awake.sleep(actor);
+            } else if actor < self.all_workers {
+                busy_turns += 1;
+                if busy_turns > BUSY_TURNS_MAX {
+                    return Err(format!(
+                        "worker {actor} is busy, although nobody else has anything to do: {}",
+                        self.waiting()
+                    ));
+                }
+                // A worker's own timers are no reason to wait for ever.
+                self.awake.wake_all();
+            } else {
+                busy_turns = 0;
+                // Peers are connected to workers only.
+                (0..self.all_workers).for_each(|worker| self.awake.wake(worker));
+                self.awake.wake(self.operator());
+                (did_at_ns, is_checked) = (shared.now_ns, false);
+            }
+        }
+        Err("the run does not end".to_owned())
+    }
+
+    /// The number of the operator among actors: the last.
+    fn operator(&self) -> usize {
+        self.all_workers + self.clients.len() + self.upstreams.len() + self.subscribers.len() + 2
+    }
+
+    fn step(&mut self, actor: usize, shared: &mut Shared<'_>) -> Result<bool, String> {
+        let did = self.act(actor, shared)?;
+        if did {
+            socket::somebody_did(actor < self.all_workers);
+        }
+        Ok(did)
+    }
+
+    fn act(&mut self, actor: usize, shared: &mut Shared<'_>) -> Result<bool, String> {
+        let mut at = actor;
+        if at < self.all_workers {
+            let Some(server) = self.servers.get_mut(at / self.workers) else { return Ok(false) };
+            let worker = &mut server.workers[at % self.workers];
+            let did = worker.step().map_err(|error| format!("worker {at}: {error}"))?;
+            shared.has_unread &= !did;
+            return Ok(did);
+        }
+        at -= self.all_workers;
+        if let Some(client) = self.clients.get_mut(at) {
+            return client.step(self.folder.path(), shared);
+        }
+        at -= self.clients.len();
+        if let Some(upstream) = self.upstreams.get_mut(at) {
+            return upstream.step(shared);
+        }
+        at -= self.upstreams.len();
+        if let Some(subscriber) = self.subscribers.get_mut(at) {
+            return subscriber.step(self.folder.path(), shared);
+        }
+        match at - self.subscribers.len() {
+            0 => {
+                let did = self.disk.step(shared);
+                self.note_written_purges(shared);
+                Ok(did)
+            }
+            1 => self.publisher.step(shared),
+            _ => self.operate(shared),
+        }
+    }
+
+    fn server(&self) -> &Server {
+        self.servers.last().expect("a server, except in `crash`")
+    }
+
+    /// Moves the clock to when somebody may have something to do.
+    fn advance(&mut self, shared: &mut Shared<'_>, did_at_ns: u64) {
+        let wakes = self.clients.iter().filter_map(Client::wakes_at_ns);
+        let wakes = wakes.chain(self.upstreams.iter().filter_map(Upstream::wakes_at_ns));
+        let wakes = wakes.chain(self.subscribers.iter().filter_map(Subscriber::wakes_at_ns));
+        let wakes = wakes.chain(self.publisher.wakes_at_ns()).chain(self.disk.wakes_at_ns());
+        let next = wakes.filter(|at| *at > shared.now_ns).min().unwrap_or(u64::MAX);
+        // Tasks wait for times that are not known. All other time limits of the server may be late.
+        let mut workers = self.servers.iter().flat_map(|server| &server.workers);
+        let has_tasks = workers.any(SimulatedWorker::has_tasks);
+        let is_long = !has_tasks || shared.now_ns - did_at_ns > LONG_AFTER_NS;
+        let to = next.min(shared.now_ns + if is_long { LONG_STEP_NS } else { STEP_NS });
+        clock::simulated::set(Some(to));
+        for worker in self.servers.iter_mut().flat_map(|server| &mut server.workers) {
+            worker.advance(Duration::from_nanos(to - shared.now_ns));
+        }
+        shared.now_ns = to;
+        if shared.scene.accepts_at_once() {
+            shared.model.heads.read();
+        }
+        self.awake.wake_all();
+    }
+}

@@ -1,0 +1,217 @@
+//! The operator: purges, reloads, and kills the server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use flatout_cache::{Purge, PurgeScope};
+use flatout_lane::{clock, jobs};
+use flatout_server::simulation;
+use flatout_server::upgrade::ListenerOwner;
+
+use super::{HOST, Shared, World};
+use crate::crash;
+use crate::model::cache::{RESOURCES, TAGS, tag_name};
+use crate::model::resource_target;
+use crate::scene::{APPLICATION, APPLICATION_NUMBERS, cache_path, upstream_path};
+use crate::server::{Opening, Server};
+use crate::trace::{Actor, Event};
+
+/// The longest time between two purges.
+const PURGE_PAUSE_NS_MAX: u64 = 2_000_000_000;
+
+/// By how many seconds the clock of the machine is set.
+const CLOCK_STEP_S_MAX: i64 = 4_000;
+
+/// One of so many upgrades fails at once, and one later.
+const UPGRADES_PER_FAILURE: u8 = 6;
+
+impl World {
+    /// The operator purges, reloads, changes servers, kills the server or has it replaced, now and then.
+    pub(super) fn operate(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
+        if self.purges_left > 0 && shared.now_ns >= self.purges_at_ns && self.random.u8(..4) == 0 {
+            self.purges_left -= 1;
+            self.purges_at_ns = shared.now_ns + self.random.u64(..PURGE_PAUSE_NS_MAX);
+            self.has_purged = true;
+            return Ok(self.purge(shared));
+        }
+        // Most interesting is a crash while something is written, or when a purge could not be.
+        let looks = match jobs::count() {
+            0 if std::mem::take(&mut self.has_purged) && jobs::disk_fault().is_some() => 2,
+            0 => 128,
+            _ => 16,
+        };
+        if self.crashes_left > 0 && self.random.u8(..looks) == 0 {
+            self.crash(shared);
+            return Ok(true);
+        }
+        // Most interesting is a change while a request waits.
+        let looks = if std::mem::take(&mut shared.is_asked) { 2 } else { 32 };
+        let kinds = [self.reloads_left, self.upgrades_left, self.changes_left, self.clock_steps_left];
+        if kinds == [0; 4] || self.random.u8(..looks) > 0 {
+            return Ok(false);
+        }
+        let all: Vec<usize> = (0..kinds.len()).filter(|kind| kinds[*kind] > 0).collect();
+        match self.random.choice(all) {
+            Some(0) => self.reload(shared),
+            Some(1) => self.upgrade(shared)?,
+            Some(2) => self.change_servers(shared)?,
+            _ => {
+                self.clock_steps_left -= 1;
+                let seconds = self.random.i64(-CLOCK_STEP_S_MAX..=CLOCK_STEP_S_MAX);
+                shared.event(Actor::Operator, Event::ClockStep(seconds));
+                clock::simulated::shift_unix(seconds);
+            }
+        }
+        Ok(true)
+    }
+
+    fn reload(&mut self, shared: &mut Shared<'_>) {
+        let next = (shared.served + 1) % shared.scene.configurations.len();
+        self.reloads_left -= 1;
+        let configuration = &shared.scene.configurations[next];
+        let checked = configuration.checked(shared.scene, self.folder.path());
+        let former = self.server().live.opened();
+        let opened = simulation::open(&checked, &self.server().hub, Some(&former))
+            .unwrap_or_else(|failure| panic!("{failure}"));
+        self.server().live.replace(opened);
+        shared.serve(next);
+        shared.event(Actor::Operator, Event::Reload(next));
+    }
+
+    /// Another server takes over, as at an upgrade: its listeners, channels and subscribers. The former one drains.
+    fn upgrade(&mut self, shared: &mut Shared<'_>) -> Result<(), String> {
+        self.upgrades_left -= 1;
+        let next = (shared.served + 1) % shared.scene.configurations.len();
+        let former = self.servers.last_mut().expect("a server, except in `crash`");
+        // Workers with nothing to do stay as they are while they wait for what the upgrade asks of them.
+        former.work_until(|| true)?;
+        let (giving, arriving) = simulation::hand_over(former.predecessor()).expect("sockets");
+        former.work_until(|| arriving.is_done())?;
+        let mut successor = arriving.finish()?;
+        let fails = self.random.u8(..UPGRADES_PER_FAILURE);
+        let configuration = &shared.scene.configurations[next];
+        let inherited = if fails == 0 { Vec::new() } else { successor.listeners(ListenerOwner::Server) };
+        let moved = if fails == 0 {
+            successor.refuse("it is simulated that this fails");
+            None
+        } else {
+            let opening = Opening::new(configuration, shared.scene, self.folder.path(), inherited);
+            successor.take_channels(&opening.hub, None, shared.scene.channels.is_some())?;
+            simulation::take_upstreams(&mut successor, &opening.live);
+            if fails == 1 {
+                // It ends before its workers serve.
+                drop(successor);
+                None
+            } else {
+                Some((successor, opening.start()))
+            }
+        };
+        let (has_all, mut new) = (Arc::new(AtomicBool::new(false)), None);
+        if let Some((successor, server)) = moved {
+            let (parts, done) = ((server.hub.clone(), server.live.clone()), has_all.clone());
+            successor
+                .take_subscribers(parts, self.workers, move || done.store(true, Ordering::Release))
+                .expect("a thread");
+            new = Some(server);
+        }
+        former.work_until(|| giving.is_done() && (new.is_none() || has_all.load(Ordering::Acquire)))?;
+        let Some(server) = new else {
+            return match giving.finish() {
+                Ok(_) => Err("an upgrade whose new process fails has succeeded".to_owned()),
+                Err(_) => {
+                    shared.event(Actor::Operator, Event::Upgrade(next, None));
+                    Ok(())
+                }
+            };
+        };
+        let moved = giving.finish().map_err(|why| format!("the upgrade failed: {why}"))?;
+        self.publisher.publish_to(server.hub.clone());
+        self.servers.push(server);
+        shared.upgraded_ns = Some(shared.now_ns);
+        shared.moved += moved as u64;
+        shared.serve(next);
+        shared.model.upgrade(shared.moment());
+        shared.event(Actor::Operator, Event::Upgrade(next, Some(moved)));
+        self.awake.wake_all();
+        Ok(())
+    }
+
+    /// Other servers of the application get its requests from now on.
+    fn change_servers(&mut self, shared: &mut Shared<'_>) -> Result<(), String> {
+        self.changes_left -= 1;
+        let proxy = self.server().live.opened().proxy.clone();
+        let used: Vec<usize> = match self.random.u8(..3) {
+            0 => vec![0],
+            1 => vec![1],
+            _ => vec![0, 1],
+        };
+        let server = |at: &usize| {
+            let path = upstream_path(self.folder.path(), APPLICATION[*at]);
+            flatout_proxy::Server::new(flatout_proxy::Address::Unix(path))
+        };
+        let servers: Vec<_> = used.iter().map(server).collect();
+        proxy.set_servers(APPLICATION[0], &servers)?;
+        let numbers = used.iter().map(|at| APPLICATION_NUMBERS[*at]).collect();
+        shared.model.serve_by(Some(numbers), shared.moment());
+        shared.event(Actor::Operator, Event::Servers(used));
+        Ok(())
+    }
+
+    /// Purges that are on disk hold after a crash too.
+    pub(super) fn note_written_purges(&self, shared: &mut Shared<'_>) {
+        if self.crashes_left > 0 {
+            let opened = self.server().live.opened();
+            let has_written = opened.cache.as_ref().is_none_or(|cache| !cache.has_purges_to_write());
+            shared.model.note_written_purges(has_written);
+        }
+    }
+
+    /// The server is killed, and started again on what is left of its folder.
+    fn crash(&mut self, shared: &mut Shared<'_>) {
+        self.crashes_left -= 1;
+        let has_lost_power = self.random.bool();
+        self.note_written_purges(shared);
+        jobs::set_crashed(true);
+        self.servers.drain(..).for_each(Server::kill);
+        flatout_proxy::forget_all();
+        crash::lose_unsynced(&cache_path(self.folder.path()), has_lost_power, &mut self.random);
+        jobs::set_crashed(false);
+        self.disk.start_again();
+        let configuration = &shared.scene.configurations[shared.served];
+        self.servers.push(Server::start(configuration, shared.scene, self.folder.path()));
+        shared.event(Actor::Operator, Event::Crash(has_lost_power));
+        shared.crashes += 1;
+        shared.model.crash(shared.moment());
+        self.awake.wake_all();
+    }
+
+    fn purge(&mut self, shared: &mut Shared<'_>) -> bool {
+        let opened = self.server().live.opened();
+        let Some(cache) = &opened.cache else { return false };
+        // Most interesting is a purge while its resource is requested.
+        let awaited = shared.model.awaited().filter(|_| self.random.bool());
+        let resource = awaited.unwrap_or_else(|| self.random.u8(..RESOURCES));
+        let is_soft = self.random.u8(..3) == 0;
+        let scheme = if shared.scene.has_tls { "https" } else { "http" };
+        let (scope, purged) = match self.random.u8(..8) {
+            0 => (PurgeScope::All, (0..RESOURCES).collect()),
+            1 => (PurgeScope::Prefix(format!("{scheme}://{HOST}/")), (0..RESOURCES).collect()),
+            2 => (PurgeScope::Prefix(format!("{scheme}://other.test/")), Vec::new()),
+            3 | 4 => {
+                let tag = resource % TAGS;
+                (PurgeScope::Tag(tag_name(tag)), (tag..RESOURCES).step_by(TAGS.into()).collect())
+            }
+            _ => (PurgeScope::Url(format!("{scheme}://{HOST}{}", resource_target(resource))), vec![resource]),
+        };
+        // With a folder, it is written by and by.
+        cache.purge_soon(&Purge { scope, is_soft });
+        if purged.is_empty() {
+            shared.model.purge_others(shared.moment());
+        }
+        for resource in purged {
+            shared.event(Actor::Operator, Event::Purge(resource, is_soft));
+            shared.model.purge(resource, is_soft, shared.moment());
+        }
+        true
+    }
+}

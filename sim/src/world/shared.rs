@@ -1,0 +1,104 @@
+//! What all actors of a run see and change.
+
+use super::BEGIN_NS;
+use crate::model::Model;
+use crate::model::cache::Moment;
+use crate::scene::Scene;
+use crate::secure::Clients;
+use crate::trace::{Actor, Event, Trace};
+
+/// What all actors see and change.
+pub(crate) struct Shared<'s> {
+    pub(crate) now_ns: u64,
+    pub(crate) scene: &'s Scene,
+    pub(crate) model: Model,
+    pub(crate) trace: Trace,
+    /// What clients need for TLS.
+    pub(crate) secure: Option<Clients>,
+    /// Something was sent to the server since its workers have done anything.
+    pub(crate) has_unread: bool,
+    /// An upstream has broken a rule.
+    pub(crate) upstreams_failed: bool,
+    /// The authorization service has got a request, whose request waits.
+    pub(crate) is_asked: bool,
+    /// The configuration that is served.
+    pub(super) served: usize,
+    pub(super) requests: u32,
+    /// Connections to the server.
+    pub(super) opened: u64,
+    /// How often the server was killed.
+    pub(crate) crashes: u32,
+    /// When it was replaced by another one, which took over its listeners, for the last time.
+    pub(super) upgraded_ns: Option<u64>,
+    /// Subscribers that were moved to another server, with their sockets.
+    pub(crate) moved: u64,
+    /// Long polls on connections that had one before.
+    pub(crate) polls: u64,
+}
+
+impl<'s> Shared<'s> {
+    pub(crate) fn new(scene: &'s Scene) -> Shared<'s> {
+        Shared {
+            now_ns: BEGIN_NS,
+            scene,
+            model: Model::new(scene),
+            trace: Trace::default(),
+            secure: scene.has_tls.then(Clients::new),
+            has_unread: false,
+            upstreams_failed: false,
+            is_asked: false,
+            served: 0,
+            requests: 0,
+            opened: 0,
+            crashes: 0,
+            upgraded_ns: None,
+            moved: 0,
+            polls: 0,
+        }
+    }
+
+    /// Requests that were sent.
+    pub(crate) fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    pub(crate) fn event(&mut self, actor: Actor, event: Event) {
+        let is_client = matches!(actor, Actor::Client(_) | Actor::Subscriber(_));
+        self.opened += u64::from(is_client && event == Event::Open);
+        self.trace.add(self.now_ns, actor, event);
+    }
+
+    /// Another configuration is served.
+    pub(super) fn serve(&mut self, configuration: usize) {
+        // What the operator has changed holds as long as the file has the same servers.
+        let servers = |at: usize| self.scene.configurations[at].servers;
+        let has_other_servers = servers(self.served) != servers(configuration);
+        self.served = configuration;
+        self.model.heads.serve(configuration);
+        if has_other_servers {
+            self.model.serve_by(None, self.moment());
+        }
+    }
+
+    /// The last byte of a request's head was sent, on a connection where the server waits for it.
+    pub(crate) fn sent_head(&mut self, id: u32) {
+        self.model.heads.sent(id, self.served);
+    }
+
+    /// Whether a connection that was opened at this time may be one of a server that was replaced since. Both accept connections until the
+    /// former one drains.
+    pub(crate) fn may_be_of_former(&self, opened_ns: u64) -> bool {
+        self.upgraded_ns.is_some_and(|upgraded_ns| opened_ns <= upgraded_ns)
+    }
+
+    /// Now, after all events so far.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment { order: self.trace.count(), ns: self.now_ns }
+    }
+
+    /// A number that no other request of the run has.
+    pub(crate) fn next_id(&mut self) -> u32 {
+        self.requests += 1;
+        self.requests
+    }
+}
