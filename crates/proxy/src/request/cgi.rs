@@ -128,7 +128,8 @@ fn parameters(job: &Job, protocol: Protocol, plan: &Cgi) -> Result<Vec<u8>, Unse
     let (fields, own) = (fields(lines, false), fields(lines, true));
     let value = |name: &str| fields.iter().find(|(this, _)| this == name).map(|(_, value)| value.as_slice());
     // A rule of the route may set the field, where TLS ends at a server before us.
-    let is_https = match value("HTTP_X_FORWARDED_PROTO") {
+    let scheme = value("HTTP_X_FORWARDED_PROTO").filter(|_| !job.has_sent_scheme);
+    let is_https = match scheme {
         Some(scheme) => scheme.ends_with(b"https"),
         None => job.client.is_some_and(|client| client.is_https),
     };
@@ -141,7 +142,10 @@ fn parameters(job: &Job, protocol: Protocol, plan: &Cgi) -> Result<Vec<u8>, Unse
     params.add("REQUEST_METHOD", method);
     params.add("REQUEST_URI", target);
     params.add("QUERY_STRING", query);
-    params.add("DOCUMENT_URI", &[&script.name[..], &script.path_info].concat());
+    match protocol {
+        Protocol::FastCgi => params.add("DOCUMENT_URI", &script.name),
+        _ => params.add("DOCUMENT_URI", &script.path_info),
+    }
     params.add("SCRIPT_NAME", &script.name);
     params.add("PATH_INFO", &script.path_info);
     if protocol == Protocol::FastCgi {

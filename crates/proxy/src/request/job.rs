@@ -58,6 +58,8 @@ pub(crate) struct Job {
     pub(crate) peer: Option<SocketAddr>,
     /// Who has sent it, for the parameters of FastCGI, SCGI and uwsgi; `None` for a request of our own.
     pub(crate) client: Option<Client>,
+    /// Its `X-Forwarded-Proto` is what the client sent, and not ours or a rule's.
+    pub(crate) has_sent_scheme: bool,
     /// The hash for balancing.
     pub(crate) hash: u64,
     /// The response has started: its client must not get another.
@@ -121,6 +123,7 @@ impl Job {
             tried: 0,
             peer: None,
             client: None,
+            has_sent_scheme: false,
             hash: 0,
             is_answered: false,
             accept: None,

@@ -126,6 +126,7 @@ impl ProxyWorker {
             private: what.forward.private,
             peer: *peer,
             client: Some(what.client),
+            has_sent_scheme: !what.forward.x_forwarded && !what.edits.drops(b"x-forwarded-proto"),
             hash: key_hash(&upstream.plan.balance, request, what.client.address),
             accept,
             via: what.forward.via.clone(),

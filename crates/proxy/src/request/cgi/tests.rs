@@ -131,6 +131,17 @@ fn the_client_of_a_trusted_proxy_is_named_in_place_of_the_proxy() {
     assert!(!has(&direct, "HTTPS", "on") && has(&direct, "SERVER_PORT", "80"));
     let ruled = pairs(Some("10.0.0.1"), false, "X-Forwarded-Proto: https\r\n");
     assert!(has(&ruled, "HTTPS", "on"));
+    // Of a client that nobody trusts, the field is passed on and decides nothing.
+    let mut job = Job::new(
+        upstream,
+        0,
+        Receiver::nobody(),
+        b"GET /a.php/x HTTP/1.1\r\nX-Forwarded-Proto: https\r\n".to_vec(),
+    );
+    job.has_sent_scheme = true;
+    let sent = parameters(&job, Protocol::FastCgi, &plan()).unwrap();
+    assert!(!has(&sent, "HTTPS", "on") && has(&sent, "HTTP_X_FORWARDED_PROTO", "https"));
+    assert!(has(&sent, "DOCUMENT_URI", "/a.php") && has(&sent, "PATH_INFO", "/x"));
     // On a Unix socket whose peer is not trusted, nobody is named.
     let unnamed = pairs(None, false, "");
     assert!(!has(&unnamed, "REMOTE_ADDR", "10.0.0.1") && !has(&unnamed, "REMOTE_PORT", "4000"));
