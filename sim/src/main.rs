@@ -136,6 +136,8 @@ fn options() -> Result<Options, lexopt::Error> {
             Long("configurations") => options.reduction.configurations = Some(parser.value()?.parse()?),
             Long("no-reduce") => options.is_not_reduced = true,
             Long("no-subscribers") => options.reduction.has_no_subscribers = true,
+            Long("no-upgrades") => options.reduction.has_no_upgrades = true,
+            Long("no-slices") => options.reduction.has_no_slices = true,
             Long("no-purges") => options.reduction.has_no_purges = true,
             other => return Err(other.unexpected()),
         }

@@ -22,6 +22,10 @@ pub struct Reduction {
     pub has_no_purges: bool,
     /// Nobody subscribes to channels.
     pub has_no_subscribers: bool,
+    /// No server takes over from another one.
+    pub has_no_upgrades: bool,
+    /// No slice of a turn ends before its time.
+    pub has_no_slices: bool,
 }
 
 impl Reduction {
@@ -34,6 +38,12 @@ impl Reduction {
         }
         if self.has_no_purges {
             scene.purges = 0;
+        }
+        if self.has_no_upgrades {
+            scene.upgrades = 0;
+        }
+        if self.has_no_slices {
+            scene.slice_looks = None;
         }
     }
 
@@ -62,6 +72,8 @@ impl Reduction {
             (!self.has_no_subscribers).then(|| Reduction { has_no_subscribers: true, ..self.clone() }),
         );
         found.extend((!self.has_no_purges).then(|| Reduction { has_no_purges: true, ..self.clone() }));
+        found.extend((!self.has_no_upgrades).then(|| Reduction { has_no_upgrades: true, ..self.clone() }));
+        found.extend((!self.has_no_slices).then(|| Reduction { has_no_slices: true, ..self.clone() }));
         found
             .extend(most(self.connections).map(|most| Reduction { connections: Some(most), ..self.clone() }));
         found.extend(most(self.requests).map(|most| Reduction { requests: Some(most), ..self.clone() }));
@@ -88,7 +100,9 @@ impl fmt::Display for Reduction {
             }
         }
         f.write_str(if self.has_no_purges { " --no-purges" } else { "" })?;
-        f.write_str(if self.has_no_subscribers { " --no-subscribers" } else { "" })
+        f.write_str(if self.has_no_subscribers { " --no-subscribers" } else { "" })?;
+        f.write_str(if self.has_no_upgrades { " --no-upgrades" } else { "" })?;
+        f.write_str(if self.has_no_slices { " --no-slices" } else { "" })
     }
 }
 

@@ -3,7 +3,7 @@
 
 /// Seeds that once failed, by a mistake of the server or of the simulator itself. What a seed draws changes with the simulator: a defect of
 /// the server has a test of its own too, where it can be made to happen without one.
-const SEEDS: [u64; 16] = [
+const SEEDS: [u64; 18] = [
     6,
     26,
     34,
@@ -18,6 +18,8 @@ const SEEDS: [u64; 16] = [
     100_041,
     300_158,
     400_317,
+    420_009,
+    430_118,
     500_080,
     5_800_446_586_169_294_758,
 ];

@@ -155,9 +155,10 @@ fn receive(serving: &mut Serving, key: Key, connection: &mut Connection, session
                 serve_event(serving, key, connection, session, event);
             }
         }
-        if serving.output.len() >= OUT_BYTES_PER_SEND
-            || (count % EVENTS_PER_LOOK == 0 && serving.is_over_budget())
-        {
+        // Only where bytes are left: the last ones may have more events, such as the end of a request, and nothing else asks for these.
+        let is_enough = serving.output.len() >= OUT_BYTES_PER_SEND
+            || (count % EVENTS_PER_LOOK == 0 && serving.is_over_budget());
+        if at < end && is_enough {
             break;
         }
     }
