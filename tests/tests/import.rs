@@ -86,10 +86,6 @@ const HTTP: &str = r#"
         location ~ ^/download/(.*)$ { alias FOLDER/static/$1; }
         location /of-host { root FOLDER/hosts/$host; }
         location /of-query/ { alias FOLDER/hosts/$arg_site/of-host/; }
-        location /agents/ { if ($http_user_agent ~ ^flatout) { return 403; } try_files $uri /healthz; }
-        location ^~ /protected/ { location /protected/deep/ { } return 204; }
-        location /missing/ { if (!-e $request_filename) { rewrite /admin$ $uri/ permanent; rewrite ^/missing/[a-z]+/(a.txt)$ /missing/$1 last; rewrite ^/missing/x/(.*)$ /args?x=$1 last; } }
-        location ~ ^/named/(?<id>[0-9]+)$ { rewrite ^ /args?id=$id last; }
         location = /if { if ($arg_a = 1) { proxy_pass http://app; } proxy_pass http://127.0.0.1:1; }
     }
     server { listen 127.0.0.1:PORT; server_name b.test .c.test; location / { return 200 "other"; } }
@@ -116,9 +112,6 @@ fn converted_sites_respond_as_nginx_does() {
         ("www/spa/app.html", "an application"),
         ("www/sub/behind/a.txt", "behind"),
         ("www/tried/folder/a.txt", "a"),
-        ("www/agents/a.txt", "not for all"),
-        ("www/protected/deep/a.css", "a{}"),
-        ("www/missing/a.txt", "there"),
         ("hosts/a.test/of-host/a.txt", "of a"),
         ("hosts/b.test/of-host/a.txt", "of b"),
         ("hosts/b.test/files/index.html", "files of b"),
@@ -214,16 +207,6 @@ fn converted_sites_respond_as_nginx_does() {
         "/of-query/a.txt?site=b.test",
         "/of-query/a.txt?site=none",
         "/of-query/a.txt",
-        "/agents/a.txt",
-        "/agents/none",
-        "/protected/deep/a.css",
-        "/protected/a.css",
-        "/missing/a.txt",
-        "/missing/some/a.txt",
-        "/missing/x/y",
-        "/missing/admin",
-        "/missing/other",
-        "/named/12",
     ];
     let mut log: String = targets
         .iter()
@@ -376,39 +359,4 @@ fn invalid_nginx_files_are_refused() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("nginx.conf:2:22: `listen` is not ended by `;`"), "{said}");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
-}
-
-/// IPv4 and IPv6 at one port, as most configurations have them, and requests that follow from both files.
-#[test]
-fn a_port_of_both_families_is_served_and_compared() {
-    const HTTP: &str = r#"
-        map $http_x_kind $kind { default none; ~^(big|small)$ $1; }
-        server {
-            listen PORT;
-            listen [::]:PORT;
-            if ($arg_secret = yes) { return 403; }
-            location / { return 200 "$uri $kind"; }
-            location ~ \.(css|js)$ { return 200 "style"; }
-        }
-    "#;
-    let folder = Folder::new();
-    let Some(nginx) = Peer::nginx(&folder, HTTP) else { return };
-    let port = flatout_tests::peers::free_port();
-    let text = flatout(&["import", &folder.0.join("nginx.conf").display().to_string()]).stdout;
-    let text = String::from_utf8(text).unwrap().replace(&format!(":{}\"", nginx.port), &format!(":{port}\""));
-    folder.write("site.kdl", &text);
-    let site = folder.0.join("site.kdl").display().to_string();
-    let mut command = Command::new(program("flatout"));
-    command.args(["serve", "-c", &site, "--workers", "1"]);
-    let _server = Server::start(command);
-    let conf = folder.0.join("nginx.conf").display().to_string();
-    for host in ["127.0.0.1", "[::1]"] {
-        let (old, new) = (format!("http://{host}:{}", nginx.port), format!("http://{host}:{port}"));
-        let output =
-            flatout(&["import", "--check", &old, &new, "-c", &conf, "-c", &site, "--requests", "300"]);
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(said, "300 requests: 300 with equal responses, 0 with different ones\n", "{text}");
-    }
-    let output = flatout(&["import", "--check", "http://a", "http://b", "-c", "/nonexistent"]);
-    assert_eq!(output.status.code(), Some(2));
 }
