@@ -10,13 +10,13 @@ use flatout_tests::peers::free_port;
 use flatout_tests::{Answer, Folder, Server, program};
 
 /// How often each name was asked for its IPv4 addresses.
-type Asked = Arc<Mutex<HashMap<String, u32>>>;
+type QueryCounts = Arc<Mutex<HashMap<String, u32>>>;
 
 /// A name server: names that begin with `silent` get no response, those with `missing` have no address, those with `two` two, of which nobody
 /// listens at one.
-fn name_server() -> (SocketAddr, Asked) {
+fn name_server() -> (SocketAddr, QueryCounts) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (address, asked) = (socket.local_addr().unwrap(), Asked::default());
+    let (address, asked) = (socket.local_addr().unwrap(), QueryCounts::default());
     let counts = asked.clone();
     std::thread::spawn(move || {
         let mut buffer = [0; 1024];
@@ -57,7 +57,7 @@ struct Named {
     _folder: Folder,
     server: Server,
     port: u16,
-    asked: Asked,
+    asked: QueryCounts,
 }
 
 fn started(hosts: &str) -> Named {

@@ -39,7 +39,7 @@ fn pages_keep_where_a_redirect_leads_and_how_to_log_in() {
 }
 
 #[test]
-fn a_redirect_of_an_upstream_loses_its_location_to_a_page() {
+fn a_redirect_of_an_upstream_keeps_its_location_with_a_page() {
     let folder = Folder::new();
     let upstream = served(&Folder::new(), "redirect \"https://b.test/\"\n");
     let site = format!(
@@ -47,7 +47,10 @@ fn a_redirect_of_an_upstream_loses_its_location_to_a_page() {
         upstream.address
     );
     let found = served(&folder, &site).get("/", "");
-    assert_eq!((found.status, found.field("location"), &*found.text()), (302, None, "a page"));
+    assert_eq!(
+        (found.status, found.field("location"), &*found.text()),
+        (302, Some("https://b.test/"), "a page")
+    );
 }
 
 #[test]

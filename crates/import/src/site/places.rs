@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_sets_is_not_a_table_of_the_same_name() {
+    fn a_set_variable_is_not_a_table_of_the_same_name() {
         let text = "http { map $host $kind { default a; b.test b; } \
                     server { listen 80; server_name a.test; set $kind c; if ($arg_x) { set $kind d; } return 200 \"$kind ${kind}s $kinds\"; } \
                     server { listen 80; server_name b.test; return 200 $kind; } }";

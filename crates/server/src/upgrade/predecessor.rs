@@ -110,7 +110,7 @@ pub(super) struct SuccessorProcess {
 }
 
 /// What was handed over.
-pub(super) struct Given {
+pub(super) struct HandedOver {
     /// How many subscribers.
     pub(super) moved: usize,
     /// Channels, or what the bus has not carried.
@@ -161,7 +161,7 @@ pub(super) fn hand_over(
     mut successor: SuccessorProcess,
     announce: impl FnOnce(&str),
 ) -> Result<Takeover, String> {
-    let Given { moved, has_moves, invalidated } = successor.give_all(former)?;
+    let HandedOver { moved, has_moves, invalidated } = successor.give_all(former)?;
     let pid = successor.child.as_ref().map_or(0, Child::id);
     notify_replaced_by(pid);
     let [events, websockets, _] = former.hub.counted().subscribers;
@@ -222,7 +222,7 @@ impl SuccessorProcess {
     }
 
     /// Hands over all that moves before this server drains. From then on the successor serves.
-    pub(super) fn give_all(&mut self, former: &Predecessor) -> Result<Given, String> {
+    pub(super) fn give_all(&mut self, former: &Predecessor) -> Result<HandedOver, String> {
         let moves = self.prepare(former, &listeners(former)?)?;
         // Before the successor stores anything.
         let invalidated = former.live.opened().cache.as_ref().map(Cache::pass_on);
@@ -236,7 +236,7 @@ impl SuccessorProcess {
             }
         };
         self.has_succeeded = true;
-        Ok(Given { moved, has_moves, invalidated })
+        Ok(HandedOver { moved, has_moves, invalidated })
     }
 
     /// Hands the listeners over and waits until the successor is ready. Returns what else moves.

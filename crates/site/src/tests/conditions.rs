@@ -143,7 +143,7 @@ fn rules_under_conditions_are_added() {
 }
 
 #[test]
-fn limits_that_are_dry_runs_report_what_they_would_do() {
+fn limits_that_are_dry_runs_report_their_verdicts() {
     let mut plan = plan_of(vec![to_upstream("/"), to_upstream("/dry"), to_upstream("/none")]);
     plan.rates.push(Rate {
         name: "posts".to_owned(),

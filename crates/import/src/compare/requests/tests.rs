@@ -29,7 +29,7 @@ fn vocabulary(text: &str) -> Vocabulary {
 }
 
 #[test]
-fn what_a_configuration_tests_is_requested() {
+fn names_in_conditions_are_requested() {
     let asks = vocabulary(CONF).requests("usual.example", 2000);
     let has = |host: &str, target: &str| asks.iter().any(|ask| ask.host == host && ask.target == target);
     for (host, target) in [
