@@ -272,6 +272,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         let is_burden = self.subject.is_burden(rung);
         let (better, worse) = if is_burden { (&base, &changed) } else { (&changed, &base) };
         let tried = std::mem::take(&mut self.tried[rung]);
+        self.tried[rung].how = tried.how;
         let before = if tried.base == base { tried.pairs } else { Pairs::default() };
         let compared = self.pairs(stage, better, worse, before, self.level(rung))?;
         let found = &mut self.climbed.rungs[rung];
