@@ -43,6 +43,8 @@ pub(crate) struct Finisher {
     kept: Vec<(String, Vec<u8>)>,
     /// The status of the error whose page this is.
     error: Option<Status>,
+    /// The response only decides about a request, and has no error page.
+    is_decision: bool,
     /// Released when the response has ended.
     _permits: Vec<Permit>,
     /// Dropped when no response is possible any more.
@@ -80,6 +82,7 @@ pub(crate) struct Needs {
     pub(crate) redirects: Option<Box<RedirectRequest>>,
     pub(crate) kept: Vec<(String, Vec<u8>)>,
     pub(crate) error: Option<Status>,
+    pub(crate) is_decision: bool,
     pub(crate) permits: Vec<Permit>,
     pub(crate) signal: Option<oneshot::Sender<()>>,
 }
@@ -120,7 +123,8 @@ impl Finishers {
             && needs.pages.is_none()
             && needs.redirects.is_none()
             && needs.kept.is_empty()
-            && needs.error.is_none();
+            && needs.error.is_none()
+            && !needs.is_decision;
         match &self.same {
             Some(same) if is_usual => same[usize::from(needs.is_https)].clone(),
             _ => Rc::new(Finisher {
@@ -138,6 +142,7 @@ impl Finishers {
                 redirects: needs.redirects,
                 kept: needs.kept,
                 error: needs.error,
+                is_decision: needs.is_decision,
                 _permits: needs.permits,
                 _signal: needs.signal,
             }),
@@ -192,7 +197,7 @@ impl Finisher {
         if by == ResponseOrigin::Upstream && !rules.upstream.is_empty() {
             rules.upstream.apply(&self.upstream, response);
         }
-        if !rules.pages.is_empty() {
+        if !rules.pages.is_empty() && !self.is_decision {
             rules.pages.apply(response, by);
         }
         if let Some(error) = error_of_upstream {

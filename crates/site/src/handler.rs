@@ -203,6 +203,7 @@ fn gather_needs(worker: &SiteWorker, context: &mut RequestContext<'_>) {
     if let Some(rerouted) = &mut progress.rerouted {
         progress.needs.kept = std::mem::take(&mut rerouted.kept);
         progress.needs.error = rerouted.kept_status();
+        progress.needs.is_decision = rerouted.is_decision;
     }
     worker.gather_needs(request, resolution, finishers, &progress.identity, &mut progress.needs, blocks);
 }

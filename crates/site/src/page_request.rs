@@ -128,6 +128,7 @@ impl PageRequest {
             rerouted.was_limited = true;
             rerouted.kept = kept;
             rerouted.note = error.note;
+            rerouted.is_decision = step > Step::Authority;
         }
         context.progress.step = step;
         let RequestContext { request, progress, response, .. } = context;

@@ -45,6 +45,8 @@ pub(crate) struct Rerouted {
     pub(crate) client: Option<Client>,
     /// The note of the response of the error.
     pub(crate) note: u64,
+    /// The route decides about the request: static error pages must not change its status.
+    pub(crate) is_decision: bool,
     count: u8,
 }
 
@@ -153,6 +155,7 @@ impl RequestContext<'_> {
             kept: error.map_or_else(Vec::new, |_| kept_of_error(self.response)),
             client,
             note: 0,
+            is_decision: false,
             count,
         }));
         self.restart();
@@ -176,6 +179,7 @@ impl RequestContext<'_> {
             kept,
             client,
             note: 0,
+            is_decision: false,
             count: reroutes + 1,
         }));
         self.restart();
