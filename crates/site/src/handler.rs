@@ -164,7 +164,7 @@ fn write_late(
 ) {
     let value = FieldValue::of(body, &context.view(worker));
     let rerouted = context.progress.rerouted.as_ref();
-    let error = rerouted.filter(|rerouted| !rerouted.has_own_status).and_then(|rerouted| rerouted.error);
+    let error = rerouted.and_then(|rerouted| rerouted.kept_status());
     let mut of_error = Response::with_status(error.unwrap_or(status));
     of_error.set_note(rerouted.map_or(0, |rerouted| rerouted.note));
     let making = Making { by: ResponseOrigin::Here, notes: context.finishers.notes() };
