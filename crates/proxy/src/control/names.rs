@@ -33,18 +33,19 @@ pub enum Resolver {
     Servers(Vec<SocketAddr>),
 }
 
-/// Names of this machine, which come before those of DNS.
+/// The names of this machine, which are looked up before DNS is asked.
 const HOSTS: &str = "/etc/hosts";
 
-/// How long an address of that file is used before it is read again, and how much of it is read.
+/// How long an address from that file is used before the file is read again, and how much of the file is read.
 const HOSTS_TIME: Duration = Duration::from_secs(10);
 const HOSTS_BYTES_MAX: u64 = 4 << 20;
 
 /// Looks names up.
 pub(crate) struct Names {
     resolver: TokioResolver,
-    /// Whether the names of this machine come first.
+    /// Whether the names in [`HOSTS`] come first.
     has_hosts: bool,
+    has_ipv6: bool,
 }
 
 impl Names {
@@ -90,7 +91,7 @@ impl Names {
             builder.build()
         });
         let has_hosts = *resolver == Resolver::System;
-        Ok(Names { resolver: built.map_err(io::Error::other)?, has_hosts })
+        Ok(Names { resolver: built.map_err(io::Error::other)?, has_hosts, has_ipv6 })
     }
 
     /// The addresses of a name, and for how long they are valid.
@@ -98,6 +99,12 @@ impl Names {
     /// # Errors
     /// Why there are none.
     pub(crate) async fn addresses(&self, name: &str) -> Result<FoundName, String> {
+        let mut own = if self.has_hosts { own_addresses(name) } else { Vec::new() };
+        own.retain(|ip| self.has_ipv6 || ip.is_ipv4());
+        if !own.is_empty() {
+            // DNS is not asked for the other address family: that may take long.
+            return Ok(FoundName { addresses: own, valid_time: HOSTS_TIME });
+        }
         let found = self.resolver.lookup_ip(name).await.map_err(|error| error.to_string())?;
         let left = found.valid_until().saturating_duration_since(std::time::Instant::now());
         Ok(FoundName { addresses: found.iter().collect(), valid_time: left.clamp(TTL_MIN, TTL_MAX) })
@@ -135,31 +142,21 @@ impl Names {
         let mut resolved = Some(resolved);
         let mut was_found = true;
         loop {
-            let own = if self.has_hosts { own_addresses(name) } else { Vec::new() };
-            let found = match own.is_empty() {
-                true => Some(self.resolver.lookup_ip(name).await),
-                false => None,
-            };
+            let found = self.addresses(name).await;
             let pause = match &found {
-                // Without a question to DNS for the other family, which might take long.
-                None => {
-                    server.found_at(own.iter().map(|ip| SocketAddr::new(*ip, port)).collect());
-                    HOSTS_TIME
-                }
-                Some(Ok(found)) => {
-                    server.found_at(found.iter().map(|ip| SocketAddr::new(ip, port)).collect());
-                    let left = found.valid_until().saturating_duration_since(std::time::Instant::now());
-                    left.clamp(TTL_MIN, TTL_MAX)
+                Ok(found) => {
+                    server.found_at(found.addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect());
+                    found.valid_time
                 }
                 // The previous addresses stay in use.
-                Some(Err(error)) => {
+                Err(error) => {
                     if was_found {
                         say(format_args!("upstream server {name}: not found: {error}"));
                     }
                     RETRY
                 }
             };
-            was_found = found.is_none_or(|found| found.is_ok());
+            was_found = found.is_ok();
             if let Some(resolved) = resolved.take() {
                 resolved();
             }
@@ -168,7 +165,7 @@ impl Names {
     }
 }
 
-/// The addresses that this machine itself has for a name.
+/// The addresses of a name in [`HOSTS`].
 fn own_addresses(name: &str) -> Vec<IpAddr> {
     let mut text = String::new();
     let read = File::open(HOSTS).and_then(|file| file.take(HOSTS_BYTES_MAX).read_to_string(&mut text));
