@@ -9,7 +9,7 @@ use std::time::Duration;
 use flatout_engine::bug;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::control::names::{Names, Resolver};
+use crate::control::names::{Names, Resolver, TTL_MIN};
 use crate::table::UpstreamId;
 use crate::upstream::Upstreams;
 
@@ -88,9 +88,12 @@ pub(crate) async fn serve(
             let found = tokio::time::timeout(time_max, names.addresses(&lookup.name)).await;
             let found =
                 found.unwrap_or_else(|_| Err(format!("no response of DNS in {} s", time_max.as_secs_f64())));
-            let valid =
-                |found: FoundName| FoundName { valid_time: valid_time.unwrap_or(found.valid_time), ..found };
-            // Its worker may have gone.
+            let valid = |found: FoundName| {
+                // With less, requests that waited for a lookup would find its result expired, and begin the next one.
+                let valid_time = valid_time.map_or(found.valid_time, |time| time.max(TTL_MIN));
+                FoundName { valid_time, ..found }
+            };
+            // The worker may have ended.
             let _ = lookup.found.send(found.map(valid));
         });
     }

@@ -17,7 +17,7 @@ use crate::server::LiveServer;
 use crate::sources::service::ServiceRecord;
 
 /// The minimum and the maximum time that an address is used, whatever its TTL.
-const TTL_MIN: Duration = Duration::from_secs(1);
+pub(crate) const TTL_MIN: Duration = Duration::from_secs(1);
 const TTL_MAX: Duration = Duration::from_secs(3600);
 
 /// How soon a name that did not resolve is looked up again.

@@ -161,7 +161,7 @@ impl ProxyWorker {
         let (addresses, until_ns) = match &found {
             Ok(found) => {
                 let addresses = found.addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
-                (addresses, clock::nanoseconds() + found.valid_time.as_nanos() as u64)
+                (addresses, clock::nanoseconds().saturating_add(found.valid_time.as_nanos() as u64))
             }
             Err(_) => (Vec::new(), 0),
         };
