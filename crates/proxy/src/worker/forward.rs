@@ -126,7 +126,10 @@ impl ProxyWorker {
             private: what.forward.private,
             peer: *peer,
             client: Some(what.client),
-            has_sent_scheme: !what.forward.x_forwarded && !what.edits.drops(b"x-forwarded-proto"),
+            // Only parameters of CGI protocols depend on it.
+            has_sent_scheme: upstream.plan.protocol.is_cgi()
+                && !what.forward.x_forwarded
+                && !what.edits.drops(b"x-forwarded-proto"),
             hash: key_hash(&upstream.plan.balance, request, what.client.address),
             accept,
             via: what.forward.via.clone(),
