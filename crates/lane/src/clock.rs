@@ -58,13 +58,13 @@ pub mod simulated {
         static LOOKS: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Somebody sets the clock of the machine: the seconds since 1970 change by so many, and the time since boot does not.
+    /// Sets the machine's clock forward or back by this many seconds. The time since boot does not change.
     pub fn shift_unix(seconds: i64) {
         UNIX_SHIFT_S.set(UNIX_SHIFT_S.get() + seconds);
     }
 
-    /// Time does not pass while a worker takes its turn, so no slice of it would ever end. From now on one ends at each of so many looks;
-    /// `None`: none does.
+    /// Simulated time does not pass during a worker's turn, so no time slice would ever end. With `Some(n)`, every n-th check ends one;
+    /// with `None`, none does.
     pub fn set_slices(looks: Option<NonZeroU64>) {
         SLICE_LOOKS.set(looks);
         LOOKS.set(0);

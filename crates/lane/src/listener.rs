@@ -32,7 +32,7 @@ pub struct ListenOptions {
     pub keepalive: Option<Duration>,
     /// The mode of a Unix socket's file, less the umask.
     pub unix_mode: Option<u32>,
-    /// Whether `[::]` is only for IPv6; it is for IPv4 too otherwise, whatever the host's default is.
+    /// Whether `[::]` accepts only IPv6. Otherwise it accepts IPv4 too, whatever the host's default is.
     pub is_ipv6_alone: bool,
 }
 

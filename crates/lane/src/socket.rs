@@ -134,7 +134,7 @@ pub mod simulated {
         static ACCEPTS: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// From now on one of so many accepts finds that the process has no descriptors left; `None`: none does.
+    /// With `Some(n)`, every n-th accept fails because the process has no descriptors left; with `None`, none does.
     pub fn set_accepts_per_failure(accepts: Option<NonZeroU64>) {
         ACCEPTS_PER_FAILURE.set(accepts);
         ACCEPTS.set(0);

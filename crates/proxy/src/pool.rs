@@ -26,13 +26,13 @@ pub(crate) struct Group {
     pub(crate) is_watched: bool,
     /// The changes of the upstream's servers that `shares` has.
     pub(crate) changes_count: u64,
-    /// If requests name its servers: one for each.
+    /// If requests name its servers: one entry for each place of `shares`.
     pub(crate) named: Vec<NamedPlace>,
 }
 
 /// What a worker knows of a server that requests name.
 pub(crate) struct NamedPlace {
-    /// When one has named it last.
+    /// When a request last named it.
     pub(crate) used_ns: u64,
     pub(crate) lookup: NameState,
 }
@@ -40,11 +40,11 @@ pub(crate) struct NamedPlace {
 /// The addresses of a server that requests name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NameState {
-    /// Its name is one.
+    /// The server is named by an IP address.
     Fixed,
     /// They are being looked up.
-    Asked,
-    /// They are known until then; 0: not yet.
+    Pending,
+    /// They are valid until this time; 0: they are not known.
     Until(u64),
 }
 

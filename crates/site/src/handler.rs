@@ -153,7 +153,7 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
     }
 }
 
-/// Writes a text for the page of an error, with what is known of that.
+/// Writes the text of an error page, which may have the status of the error.
 #[cold]
 fn write_late(
     worker: &SiteWorker,
@@ -287,7 +287,7 @@ fn proxy(
     Next::Break(Outcome::Reply(reply))
 }
 
-/// The server in a text made of a request, and the path behind it, if it can be one: anything else must not get into a request.
+/// The server and the path in a text made from a request. `None` if it has bytes that must not get into the request to the upstream.
 fn named_server(text: &[u8]) -> Option<(&str, Option<&str>)> {
     let text = std::str::from_utf8(text).ok()?;
     let begin = text.find("://").map_or(0, |at| at + 3);

@@ -1,5 +1,5 @@
-//! Responses of other routes, made from a copy of the request: the page of an upstream's error, when that arrives; and what a route says that
-//! decides about requests.
+//! Responses of other routes, made from a copy of the request: the page of an upstream's error, and the decision of a route about a
+//! request.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -72,8 +72,8 @@ impl PageRequest {
         true
     }
 
-    /// What a route says about the request, if it can do that at once. Its own rules about clients do not apply, as in nginx, and errors of it
-    /// have no pages.
+    /// The response of a route that decides about the request, if it responds at once. The route's own rules about clients do not apply,
+    /// as in nginx, and its errors have no pages.
     pub(crate) fn decision(&self, to: &CompiledReroute) -> Option<Response> {
         let error = PageOf { status: Status::OK, is_kept: false, note: 0 };
         self.response(to, error, Vec::new(), Step::Route)

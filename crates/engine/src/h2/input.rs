@@ -155,7 +155,7 @@ fn receive(serving: &mut Serving, key: Key, connection: &mut Connection, session
                 serve_event(serving, key, connection, session, event);
             }
         }
-        // Only where bytes are left: the last ones may have more events, such as the end of a request, and nothing else asks for these.
+        // Only while bytes are left. The last bytes may have more events, such as the end of a request, and no other call fetches these.
         let is_enough = serving.output.len() >= OUT_BYTES_PER_SEND
             || (count % EVENTS_PER_LOOK == 0 && serving.is_over_budget());
         if at < end && is_enough {

@@ -95,7 +95,7 @@ pub(super) fn options(plan: &SocketPlan) -> ListenOptions {
     }
 }
 
-/// Whether this is `[::]:PORT`, and the plan has `0.0.0.0:PORT` too, which then has the clients of IPv4.
+/// Whether this is `[::]:PORT` and the plan has `0.0.0.0:PORT` too, which then accepts the IPv4 clients.
 fn has_ipv4_beside(asked: &Address, plan: &Plan) -> bool {
     let all = |address: &Address| match address {
         Address::Tcp(tcp) if tcp.ip().is_unspecified() && tcp.port() > 0 => Some(*tcp),

@@ -1,4 +1,4 @@
-//! Looks up names for workers: those of servers that requests name.
+//! Looks up names for workers: names of servers that requests name.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use crate::control::names::{Names, Resolver, TTL_MIN};
 use crate::table::UpstreamId;
 use crate::upstream::Upstreams;
 
-/// Lookups of all workers that the thread has not begun; further ones fail.
+/// The limit for lookups that wait for the thread, of all workers together. Further ones fail.
 const LOOKUPS_WAITING_MAX: usize = 1024;
 
 /// The addresses of a name.
@@ -44,7 +44,7 @@ impl Lookups {
         (Lookups(sender), receiver)
     }
 
-    /// Starts one. If the sender of its result is dropped, it has failed.
+    /// Starts a lookup. It has failed if the sender of its result is dropped.
     pub(crate) fn begin(&self, upstream: UpstreamId, name: String) -> oneshot::Receiver<LookupResult> {
         let (found, result) = oneshot::channel();
         // If the queue is full, the sender is dropped with it.
@@ -53,7 +53,7 @@ impl Lookups {
     }
 }
 
-/// Does all of them.
+/// Serves lookups until all workers have ended.
 pub(crate) async fn serve(
     upstreams: Arc<Upstreams>,
     resolver: Resolver,
@@ -73,7 +73,7 @@ pub(crate) async fn serve(
                     true => resolver.clone(),
                     false => Resolver::Servers(plan.resolvers.clone()),
                 };
-                // The time of `valid=` is not that of the records.
+                // The resolver's own cache follows the TTL, so it is off with `valid=`.
                 match Names::with(&resolver, plan.valid_time.is_none(), plan.ipv6) {
                     Ok(names) => known.entry(id).or_insert(Rc::new(names)).clone(),
                     Err(error) => {

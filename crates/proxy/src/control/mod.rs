@@ -28,7 +28,7 @@ pub(crate) struct Control {
     upstreams: Arc<Upstreams>,
     resolver: Resolver,
     changes: watch::Receiver<()>,
-    /// Lookups for workers, until the thread does them.
+    /// Lookups from workers; the thread takes the receiver when it starts.
     lookups: Mutex<Option<queue::Receiver<NameLookup>>>,
     thread: Mutex<Option<oneshot::Sender<()>>>,
 }
@@ -52,8 +52,8 @@ impl Control {
         let has_names = servers().any(|server| server.dns_name().is_some());
         let has_checks = upstreams.iter().any(|upstream| upstream.plan.active.is_some());
         let compares = upstreams.iter().any(|upstream| upstream.plan.outliers.is_some());
-        let is_asked = upstreams.iter().any(|upstream| upstream.plan.named.is_some());
-        if !has_names && !has_checks && !compares && !is_asked {
+        let has_named = upstreams.iter().any(|upstream| upstream.plan.named.is_some());
+        if !has_names && !has_checks && !compares && !has_named {
             return Ok(control);
         }
         // Addresses known before a reload are used until there are new ones.

@@ -13,7 +13,7 @@ use crate::worker::state::State;
 
 thread_local! {
     static WORKERS: RefCell<Vec<Weak<ProxyWorker>>> = const { RefCell::new(Vec::new()) };
-    /// Those whose jobs the disk had no room for, and that were not called since.
+    /// Guests whose jobs the disk had no room for, and that were not called since.
     static REFUSED: RefCell<Vec<(Mailbox, GuestKey)>> = const { RefCell::new(Vec::new()) };
 }
 

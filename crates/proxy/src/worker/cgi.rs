@@ -25,7 +25,7 @@ impl ProxyWorker {
         let Some(connection) = table.known(at) else { return };
         let (server_id, guest) = (connection.server_id, connection.guest);
         let plan = &self.upstreams.at(server_id.upstream).plan;
-        // Its end is noted too: a connection is not used again before.
+        // The machine notes the end of the body: the connection is not reused before.
         let length = (job.pulled != Pulled::Not).then_some(Length::Unknown);
         connection.machine.request(job.sent, length, bytes);
         bytes.clear();
@@ -100,7 +100,7 @@ impl ProxyWorker {
                     write_body_part(&bytes, plan.protocol, scratch);
                     None
                 }
-                // Records have heads, and there are no more than 64 KiB in it.
+                // Records have heads, so the bytes cannot be spliced. A pipe has no more than 64 KiB.
                 Ok(Pull::Pipe(mut pipe)) => match pipe.take_bytes() {
                     Some(bytes) => {
                         write_body_part(&bytes, plan.protocol, scratch);

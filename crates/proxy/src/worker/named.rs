@@ -1,4 +1,4 @@
-//! Servers that requests name: each worker has its own, as long as requests name them.
+//! Servers that requests name. Each worker has its own list of them.
 //!
 //! ```text
 //! dispatch: no server ── named_server ──> known, with addresses: this one
@@ -21,14 +21,14 @@ use crate::watch::ServerCounts;
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
 
-/// Servers of one upstream that a worker knows at least, in use or not. Beyond that, it forgets the one whose last request is
-/// the oldest.
+/// The number of servers of one upstream that a worker keeps, in use or not. Beyond that, a new server replaces the unused one whose
+/// last request is the oldest.
 const KEPT: usize = 256;
 
-/// Those that it knows at most, all of them in use. Requests that name further ones are refused.
+/// The limit for these servers if all are in use. Requests that name further ones are refused.
 const NAMED_MAX: usize = 1024;
 
-/// All of them in metrics: clients make their names.
+/// The label of all of them in metrics: clients choose the names, so there is no label for each.
 const LABEL: &str = "named";
 
 /// Why a request is refused.
@@ -62,9 +62,9 @@ impl ProxyWorker {
         match place.lookup {
             NameState::Fixed => {}
             NameState::Until(until_ns) if now_ns < until_ns => {}
-            NameState::Asked => return Some(NamedChoice::Later),
+            NameState::Pending => return Some(NamedChoice::Later),
             NameState::Until(_) => {
-                place.lookup = NameState::Asked;
+                place.lookup = NameState::Pending;
                 self.look_up(job.upstream, server.clone());
                 return Some(NamedChoice::Later);
             }
@@ -73,7 +73,7 @@ impl ProxyWorker {
             // There is no other one: each request tries it.
             server.succeeded();
         }
-        // Each of its addresses is tried once.
+        // Each address of the server is tried once.
         let untried = (server.addresses_count() as u32).saturating_sub(job.attempt);
         job.retries_left = job.retries_left.min(untried);
         Some(if server.is_up() { NamedChoice::Known(at) } else { NamedChoice::Refused })
@@ -126,7 +126,7 @@ impl ProxyWorker {
             let pool = group.pools.at(*at);
             group.shares.busy(*at) == 0 && pool.open == pool.idle.len()
         };
-        let places = group.named.iter().enumerate().filter(|(_, place)| place.lookup != NameState::Asked);
+        let places = group.named.iter().enumerate().filter(|(_, place)| place.lookup != NameState::Pending);
         let at = places.filter(|(at, _)| is_unused(at)).min_by_key(|(_, place)| place.used_ns)?.0;
         for connection in group.pools.at(at).idle.clone() {
             self.close_unused(state, connection);

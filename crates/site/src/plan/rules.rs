@@ -34,8 +34,8 @@ pub struct Rules {
     pub basic_auth: Option<BasicAuth>,
     /// An auth service that is asked about each request.
     pub forward_auth: Option<ForwardAuth>,
-    /// A route of the site that decides about each request in place of an auth service: one that responds at once. A 2xx response allows
-    /// the request; 401 and 403 go to the client, and others are 500.
+    /// A route of the site that decides about each request in place of an auth service. It must respond at once. A 2xx response allows the
+    /// request, 401 and 403 go to the client, and any other response is a 500.
     pub auth_route: Option<Reroute>,
     /// The limit for request bodies: 413.
     pub body: BodyLimit,
@@ -80,7 +80,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Whether they ask who the client is.
+    /// Whether clients are authenticated.
     pub fn has_authentication(&self) -> bool {
         self.basic_auth.is_some() || self.forward_auth.is_some() || self.auth_route.is_some()
     }
