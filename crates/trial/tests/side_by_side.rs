@@ -5,22 +5,42 @@
 mod noise;
 
 use flatout_trial::compare::{Level, judge_look, judge_planned};
-use flatout_trial::{Look, Objective, Sample};
+use flatout_trial::{Look, Objective, Sample, Turn, samples};
 
 use noise::Noise;
 
 /// Batches in 82 s, the share of a rung in a climb of ten minutes.
 const RUNG_BATCHES: usize = 82;
 
+fn figure(sample: &Sample) -> f64 {
+    Objective::Cpu.figure(sample).unwrap()
+}
+
 /// Figures of these batches, where the first server saves this much.
 fn figures(noise: &mut Noise, batches: usize, saves: f64) -> Vec<(f64, f64)> {
-    let figure = |sample: &Sample| Objective::Cpu.figure(sample).unwrap();
     (0..batches)
         .map(|_| {
             let [one, other] = noise.batch([-saves, 0.0]);
             (figure(&one), figure(&other))
         })
         .collect()
+}
+
+/// A block of `length` turns, after `lost` turns that a switch or a warm-up takes.
+fn block(noise: &mut Noise, lost: usize, length: usize) -> Turn {
+    let turns: Vec<Turn> = (0..lost + length).map(|_| noise.turn(0.0)).skip(lost).collect();
+    let sum = |of: fn(&Turn) -> f64| turns.iter().map(of).sum::<f64>();
+    let requests = turns.iter().map(|turn| turn.requests).sum();
+    let cpu_s = sum(|turn| turn.cpu_s.unwrap_or(f64::NAN));
+    Turn { requests, good: requests, errors: 0, elapsed_s: sum(|turn| turn.elapsed_s), cpu_s: Some(cpu_s) }
+}
+
+/// The figures of a batch of pairs of such blocks.
+fn batch(noise: &mut Noise, pairs: usize, lost: usize, length: usize) -> (f64, f64) {
+    let pairs: Vec<[Turn; 2]> =
+        (0..pairs).map(|_| [block(noise, lost, length), block(noise, lost, length)]).collect();
+    let [one, other] = samples(&pairs, [None, None]);
+    (figure(&one), figure(&other))
 }
 
 /// The noise is as measured: the logarithm of the ratio of two blocks has an rms of 0.28.
@@ -76,8 +96,8 @@ fn switching_a_change_narrows_intervals() {
     };
     let mut shares: Vec<f64> = (0..40)
         .map(|_| {
-            let switched: Vec<(f64, f64)> = (0..40).map(|_| noise.switched_batch(5, 1, 2)).collect();
-            let whole: Vec<(f64, f64)> = (0..50).map(|_| noise.switched_batch(1, 2, 10)).collect();
+            let switched: Vec<(f64, f64)> = (0..40).map(|_| batch(&mut noise, 5, 1, 2)).collect();
+            let whole: Vec<(f64, f64)> = (0..50).map(|_| batch(&mut noise, 1, 2, 10)).collect();
             width(&switched) / width(&whole)
         })
         .collect();

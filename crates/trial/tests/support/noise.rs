@@ -52,28 +52,6 @@ impl Noise {
         pair
     }
 
-    /// A batch of pairs of longer blocks, after each of which some time is lost; as one pair of figures.
-    #[allow(dead_code, reason = "starts have no use for it")]
-    pub(crate) fn switched_batch(&mut self, pairs: usize, lost: usize, length: usize) -> (f64, f64) {
-        let mut block = || {
-            (0..lost).for_each(|_| {
-                self.turn(0.0);
-            });
-            let turns: Vec<Turn> = (0..length).map(|_| self.turn(0.0)).collect();
-            turns.iter().fold(Turn { cpu_s: Some(0.0), ..Turn::default() }, |all, turn| Turn {
-                requests: all.requests + turn.requests,
-                good: all.good + turn.good,
-                errors: 0,
-                elapsed_s: all.elapsed_s + turn.elapsed_s,
-                cpu_s: all.cpu_s.zip(turn.cpu_s).map(|(all, one)| all + one),
-            })
-        };
-        let pairs: Vec<[Turn; 2]> = (0..pairs).map(|_| [block(), block()]).collect();
-        let [one, other] = samples(&pairs, [None, None]);
-        let figure = |sample: Sample| 1.0 / sample.cpu_us_per_request.unwrap_or(f64::NAN);
-        (figure(one), figure(other))
-    }
-
     /// A batch, as one pair of CPU times; more is better.
     pub(crate) fn batch(&mut self, costs: [f64; 2]) -> [Sample; 2] {
         let pairs: Vec<[Turn; 2]> = (0..BATCH_PAIRS).map(|_| self.pair(costs)).collect();
