@@ -658,6 +658,22 @@ fn auth_services_do_not_get_forged_request_fields() {
 }
 
 #[test]
+fn pages_of_errors_do_not_allow_requests() {
+    let folder = Folder::new();
+    let site = r#"
+        site "*" {
+            error-page 403 text="a page" status=200
+            forward-auth "/decides"
+            route "/decides" { respond 403; }
+            respond 200 "inside"
+        }
+    "#;
+    let server = served(&folder, site);
+    let found = server.get("/", "");
+    assert_eq!((found.status, &*found.text()), (200, "a page"));
+}
+
+#[test]
 fn subscribers_and_long_polls_do_not_fill_a_limit_of_requests() {
     let folder = Folder::new();
     let site = "site \"*\" { request-limit 2 key=everyone queue=0; route \"/live\" { push; push-token hush; }; respond 200 a; }\n";
