@@ -44,18 +44,38 @@ impl<'d> Import<'d> {
             Some(address) => (address, true),
             None => (pass.word(0).trim_start_matches("uwsgi://"), false),
         };
+        if self.proxy_to_application(address, is_tls, family, settings, chain, lines)? {
+            self.transfer(chain, family, lines);
+        }
+        Ok(())
+    }
+
+    /// Writes `proxy` to the address of an application, which may have variables. Returns whether there is a server; without one, clients
+    /// get 502, as from nginx.
+    ///
+    /// # Errors
+    /// Why it cannot be converted.
+    pub(super) fn proxy_to_application(
+        &mut self,
+        address: &str,
+        is_tls: bool,
+        family: &str,
+        settings: Vec<String>,
+        chain: &Chain<'d>,
+        lines: &mut Lines,
+    ) -> Result<bool, String> {
         if address.contains('$') {
             self.named_upstream(("http", address), is_tls, family, settings, chain, lines)?;
         } else {
             let Some(upstream) = self.upstream_with(address, is_tls, family, settings, chain, lines) else {
                 lines.setting("respond 502".to_owned());
-                return Ok(());
+                return Ok(false);
             };
             lines.setting(line("proxy", &upstream));
         }
+        // nginx adds no fields of its own to these requests.
         lines.setting("x-forwarded off".to_owned());
-        self.transfer(chain, family, lines);
-        Ok(())
+        Ok(true)
     }
 
     /// Checks that a `uwsgi_pass` or `scgi_pass` can be converted.
@@ -63,8 +83,8 @@ impl<'d> Import<'d> {
     /// # Errors
     /// Why not.
     pub(super) fn application_lost(&self, pass: &Directive, chain: &Chain<'d>) -> Result<(), String> {
-        if let Some(unknown) = values::unknown_variable(pass.word(0), &self.maps) {
-            return Err(format!("the variable ${unknown} is not supported"));
+        if let Some(why) = self.unsupported(pass.word(0)) {
+            return Err(why);
         }
         let modifiers = ["uwsgi_modifier1", "uwsgi_modifier2"];
         if modifiers.iter().any(|name| !["", "0"].contains(&chain.word(name))) {

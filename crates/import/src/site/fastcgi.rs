@@ -6,7 +6,7 @@ use crate::nginx::Directive;
 
 use super::chain::Chain;
 use super::location::Path;
-use super::out::{Lines, line, text, value};
+use super::out::{Lines, text, value};
 use super::{Import, values};
 
 /// A folder that does not exist: the application does not ask for a script.
@@ -107,19 +107,9 @@ impl<'d> Import<'d> {
             // A kept connection would occupy one of the application's processes.
             settings.push(NO_POOL.to_owned());
         }
-        let upstream = match pass.word(0).contains('$') {
-            true => {
-                self.named_upstream(("http", pass.word(0)), false, "fastcgi", settings, chain, lines)?;
-                None
-            }
-            false => match self.upstream_with(pass.word(0), false, "fastcgi", settings, chain, lines) {
-                Some(upstream) => Some(upstream),
-                None => {
-                    lines.setting("respond 502".to_owned());
-                    return Ok(());
-                }
-            },
-        };
+        if !self.proxy_to_application(pass.word(0), false, "fastcgi", settings, chain, lines)? {
+            return Ok(());
+        }
         // A script that is not there gets no request here either.
         let tries = |directive: &&Directive| {
             let tries_script = ["$uri", "$fastcgi_script_name"].contains(&directive.word(0));
@@ -127,9 +117,6 @@ impl<'d> Import<'d> {
                 || is_script_test(directive)
         };
         chain.own().iter().filter(tries).for_each(|directive| self.carry(directive));
-        upstream.into_iter().for_each(|upstream| lines.setting(line("proxy", &upstream)));
-        // nginx adds no fields to a request over FastCGI.
-        lines.setting("x-forwarded off".to_owned());
         self.transfer(chain, "fastcgi", lines);
         Ok(())
     }
@@ -163,8 +150,8 @@ impl<'d> Import<'d> {
         if chain.own().iter().any(|directive| directive.name == "alias") {
             return Err("an alias is not supported for scripts".to_owned());
         }
-        if let Some(unknown) = values::unknown_variable(pass.word(0), &self.maps) {
-            return Err(format!("the variable ${unknown} is not supported"));
+        if let Some(why) = self.unsupported(pass.word(0)) {
+            return Err(why);
         }
         // The application would run another script, or know less of its client.
         let is_lost = |param: &&&Directive| self.is_lost_param(param);

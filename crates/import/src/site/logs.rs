@@ -6,8 +6,8 @@ use super::out::{Lines, value};
 use super::{Import, values};
 use crate::nginx::Directive;
 
-/// Variables of access logs besides `$http_NAME`, `$arg_NAME` and `$cookie_NAME`. The first ones are known when a request begins.
-pub(crate) const LOG_VARIABLES: [&str; 38] = [
+/// Variables of access logs that are known when a request begins, besides `$http_NAME`, `$arg_NAME` and `$cookie_NAME`.
+const EARLY: [&str; 22] = [
     "binary_remote_addr",
     "remote_addr",
     "remote_port",
@@ -30,6 +30,10 @@ pub(crate) const LOG_VARIABLES: [&str; 38] = [
     "request_id",
     "content_type",
     "content_length",
+];
+
+/// Those that are known when a request has ended.
+const LATE: [&str; 16] = [
     "status",
     "body_bytes_sent",
     "bytes_sent",
@@ -47,9 +51,6 @@ pub(crate) const LOG_VARIABLES: [&str; 38] = [
     "upstream_response_time",
     "upstream_cache_status",
 ];
-
-/// How many of them are known when a request begins.
-const EARLY: usize = 22;
 
 /// Variables with one value for all requests of a server.
 const OF_SERVER: [&str; 3] = ["server_name", "server_port", "server_addr"];
@@ -84,14 +85,19 @@ fn system_log(path: &str) -> Option<String> {
     }
 }
 
+/// Whether a variable exists in access logs and is known when a request begins.
+fn is_early(name: &str) -> bool {
+    let is_named = ["http_", "arg_", "cookie_"].iter().any(|prefix| name.starts_with(prefix));
+    is_named || EARLY.contains(&name)
+}
+
 /// A format with `-` in place of variables that do not exist here, and their names.
 fn known_variables(format: &str) -> (String, Vec<String>) {
     let (mut known, mut unknown) = (format.to_owned(), Vec::new());
     let mut names = values::variables(format);
     names.sort_by_key(|name| std::cmp::Reverse(name.len()));
     for name in names {
-        let is_named = ["http_", "arg_", "cookie_"].iter().any(|prefix| name.starts_with(prefix));
-        if is_named || LOG_VARIABLES.contains(&name) || name.is_empty() {
+        if is_early(name) || LATE.contains(&name) || name.is_empty() {
             continue;
         }
         // The longest first: a name may be the start of another.
@@ -114,11 +120,9 @@ fn escaped(format: &str, escape: &str) -> &'static str {
 /// Whether a path has variables that are known when a request begins, and these only in the name of its file.
 fn names_files(path: &str) -> bool {
     let (folder, _) = path.rsplit_once('/').unwrap_or(("", path));
-    let is_early = |name: &&str| {
-        let is_named = ["http_", "arg_", "cookie_"].iter().any(|prefix| name.starts_with(prefix));
-        is_named || LOG_VARIABLES.iter().take(EARLY).any(|known| known == name)
-    };
-    !path.starts_with("syslog:") && !folder.contains('$') && values::variables(path).iter().all(is_early)
+    !path.starts_with("syslog:")
+        && !folder.contains('$')
+        && values::variables(path).iter().all(|name| is_early(name))
 }
 
 /// Where the lines of a log go; `None` if that is not supported.

@@ -6,7 +6,7 @@ use super::cache::sliced;
 use super::chain::{Chain, has_below};
 use super::fastcgi::NO_POOL;
 use super::location::Path;
-use super::out::{Lines, line, text, value};
+use super::out::{Lines, line, option, text, value};
 use super::target::Target;
 use super::{Import, values};
 
@@ -218,7 +218,7 @@ impl<'d> Import<'d> {
             return Err(why);
         }
         // A port would make the name of an upstream an address.
-        let has_port = named.rsplit_once(':').is_some();
+        let has_port = named.contains(':');
         let names: Vec<&'d str> = self.upstreams.iter().map(|upstream| upstream.word(0)).collect();
         for name in names.iter().filter(|_| !has_port) {
             let made = self.upstream_with(name, is_tls, family, protocol.clone(), chain, lines);
@@ -231,19 +231,17 @@ impl<'d> Import<'d> {
             _ => format!("{}://{named}", if is_tls { "https" } else { "http" }),
         };
         // A table of the file names upstreams only, where no names are looked up.
-        let is_table = named.strip_prefix('$').is_some_and(|name| self.maps.iter().any(|map| map == name));
+        let variable = named.strip_prefix('$');
+        let is_table = variable.is_some_and(|name| self.maps.iter().any(|map| map == name));
         let looks_up = chain.find("resolver").is_some_and(|it| it.word(0) != "off");
-        let is_upstream = named == "$upstream_of_path" || is_table && !looks_up && !names.is_empty();
-        let others = match is_upstream {
-            true => String::new(),
-            false => {
-                let others = self.others(is_tls, family, protocol, chain)?;
-                format!(" others={}", value(&others))
-            }
-        };
+        let is_upstream = variable == Some(UPSTREAM_OF_PATH) || is_table && !looks_up && !names.is_empty();
         if is_upstream && names.is_empty() {
             return Err("a variable in it can only be the name of an upstream".to_owned());
         }
+        let others = match is_upstream {
+            true => String::new(),
+            false => option("others", &self.others(is_tls, family, protocol, chain)?),
+        };
         lines.setting(format!("proxy {}{others}", text(&url)));
         Ok(!is_upstream)
     }
