@@ -1,17 +1,17 @@
 //! Access logs in folders where only root may create files, such as `/var/log/nginx`: they are given to the serving user before the
 //! process switches to it.
 //!
-//! Nobody else chooses the file: the folder and those around it are root's, and links are not followed.
+//! Nobody else chooses the file: the folder and those around it belong to root, and symbolic links are not followed, in no part of the path.
 
 use std::io;
 use std::path::Path;
 
 use flatout_lane::process::user_ids;
-use rustix::fs::{FileType, Gid, Mode, OFlags, Stat, Uid, fchown, fstat, open, openat, stat};
+use rustix::fs::{FileType, Gid, Mode, OFlags, Stat, Uid, fchown, fstat, lstat, open, openat};
 use rustix::io::Errno;
 
-/// Gives these files to the user: one that is not there is created, and one of root's changes its owner. What does not work is
-/// reported when the user opens the log.
+/// Gives these files to the user: a missing file is created, and a file that belongs to root changes its owner. Errors are ignored here:
+/// they are reported when the user opens the log.
 pub(crate) fn give<'p>(paths: impl Iterator<Item = &'p Path>, user: Option<&str>) {
     if !rustix::process::geteuid().is_root() {
         return;
@@ -28,7 +28,8 @@ fn give_one(path: &Path, uid: u32, gid: u32) -> io::Result<()> {
         return Ok(());
     }
     let folder = open(folder, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    if !is_roots(&fstat(&folder)?) || fstat(&folder)?.st_mode & 0o022 != 0 {
+    let found = fstat(&folder)?;
+    if !is_roots(&found) || found.st_mode & 0o022 != 0 {
         return Ok(());
     }
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -49,9 +50,11 @@ fn give_one(path: &Path, uid: u32, gid: u32) -> io::Result<()> {
 /// Whether nobody but root can put another folder in the place of this one.
 fn is_safe(folder: &Path) -> io::Result<bool> {
     for outer in folder.ancestors() {
-        let found = stat(outer)?;
+        let found = lstat(outer)?;
+        // The target of a link may be in a folder of another user.
+        let is_folder = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
         let is_for_all = found.st_mode & 0o002 != 0 && found.st_mode & 0o1000 == 0;
-        if !is_roots(&found) || is_for_all {
+        if !is_folder || !is_roots(&found) || is_for_all {
             return Ok(false);
         }
     }
@@ -72,7 +75,8 @@ mod tests {
     /// Needs root; others may give nothing away.
     #[test]
     fn logs_of_root_are_given_and_nothing_else() {
-        let folder = std::env::temp_dir().join(format!("flatout-log-files-{}", std::process::id()));
+        let folder = fs::canonicalize(std::env::temp_dir()).unwrap();
+        let folder = folder.join(format!("flatout-log-files-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         let (own, others) = (folder.join("own"), folder.join("others"));
         fs::create_dir_all(&own).unwrap();
@@ -83,6 +87,7 @@ mod tests {
         fs::write(folder.join("secret"), "").unwrap();
         symlink(folder.join("secret"), own.join("link.log")).unwrap();
         fs::hard_link(folder.join("secret"), own.join("hard.log")).unwrap();
+        symlink(&folder, folder.join("linked")).unwrap();
         let paths = [
             own.join("old.log"),
             own.join("new.log"),
@@ -90,6 +95,7 @@ mod tests {
             own.join("hard.log"),
             others.join("new.log"),
             folder.join("none/new.log"),
+            folder.join("linked/own/linked.log"),
             "relative.log".into(),
         ];
         give(paths.iter().map(|path| path.as_path()), Some("nobody"));
@@ -105,6 +111,7 @@ mod tests {
         }
         assert_eq!(fs::metadata(folder.join("secret")).unwrap().uid(), rustix::process::getuid().as_raw());
         assert!(!others.join("new.log").exists());
+        assert!(!own.join("linked.log").exists());
         fs::remove_dir_all(&folder).unwrap();
     }
 }

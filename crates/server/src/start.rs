@@ -141,7 +141,9 @@ impl Bound {
         let control = Control::new(source, numbers.clone());
         let acceptor = secure.as_ref().map(|secure| &secure.acceptor);
         let plan = checked.plan();
-        log_files::give(plan.logs.iter().map(|log| log.path.as_path()), plan.server.user.as_deref());
+        // Files that requests name do not exist yet.
+        let logs = plan.logs.iter().filter(|log| !log.has_variable_name());
+        log_files::give(logs.map(|log| log.path.as_path()), plan.server.user.as_deref());
         let observing = observe::Options {
             logs: plan.logs.clone(),
             admin: plan.admin.clone(),

@@ -113,9 +113,12 @@ impl Plan {
         }
         Ok(())
     }
-}
 
-impl Plan {
+    /// Whether the name of the file has variables.
+    pub fn has_variable_name(&self) -> bool {
+        files::has_variables(&self.path)
+    }
+
     /// The format of what a request adds to the buffer: its line, behind the name of its file if that depends on the request.
     pub(crate) fn line_format(&self) -> Format {
         match files::name_format(&self.path) {
