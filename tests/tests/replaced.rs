@@ -54,6 +54,33 @@ fn a_redirect_of_an_upstream_keeps_its_location_with_a_page() {
 }
 
 #[test]
+fn an_action_in_a_when_above_try_files_is_for_requests_of_files_too() {
+    let folder = Folder::new();
+    folder.write("www/a.txt", "a file");
+    let site = r#"
+        when "$arg_k == 'top'" { respond 403 top; }
+        site "*" {
+            when "$arg_k == 'above'" { respond 403 above; }
+            try-files www
+            when "$arg_k == 'below'" { respond 403 below; }
+            respond 200 other
+        }
+    "#;
+    let server = served(&folder, site);
+    for (path, status, body) in [
+        ("/a.txt", 200, "a file"),
+        ("/a.txt?k=top", 403, "top"),
+        ("/a.txt?k=above", 403, "above"),
+        ("/a.txt?k=below", 200, "a file"),
+        ("/none?k=below", 403, "below"),
+        ("/none", 200, "other"),
+    ] {
+        let found = server.get(path, "");
+        assert_eq!((found.status, &*found.text()), (status, body), "{path}");
+    }
+}
+
+#[test]
 fn groups_in_a_query_stay_one_value() {
     let folder = Folder::new();
     let site = r#"

@@ -90,10 +90,10 @@ impl Sites {
         let is_passed = options.tls_passthrough.is_some();
         let of_top: &[Node] = if options.level == Level::Top || is_passed { &[] } else { &reader.tree.nodes };
         site.tls_passthrough = reader.note(passthrough(reader, nodes, options)).flatten();
-        for nodes in [of_top, nodes] {
-            for conditional in reader.conditional_actions(nodes, options) {
+        for level in [of_top, nodes] {
+            for conditional in reader.conditional_actions(level, options) {
                 let path = PathMatch::prefix("/");
-                let rest = before_files(nodes, &conditional, &rest);
+                let rest = before_files(&[level, nodes], &conditional, &rest);
                 let route = self.conditional_route(reader, &conditional, &path, &rest);
                 let Some((mut route, at)) = reader.note(route) else { continue };
                 route.entry = RouteEntry::BeforePaths;
@@ -194,7 +194,7 @@ impl Sites {
         }
         let mut found = Vec::new();
         for conditional in reader.conditional_actions(inner, &options) {
-            let options = before_files(inner, &conditional, &options);
+            let options = before_files(&[inner], &conditional, &options);
             let (mut route, at) = self.conditional_route(reader, &conditional, &path, &options)?;
             route.when.splice(0..0, when.clone());
             route.entry = entry;
@@ -414,10 +414,14 @@ fn path(node: &Node) -> Result<PathMatch, String> {
     })
 }
 
-/// The settings for an action in a `when` among these nodes. One above `try-files` has requests for files too.
-fn before_files(nodes: &[Node], conditional: &ConditionalAction<'_>, options: &ServeOptions) -> ServeOptions {
+/// The settings for an action in a `when`. If it stands above the innermost `try-files` of these levels, it also handles requests for files.
+fn before_files(
+    levels: &[&[Node]],
+    conditional: &ConditionalAction<'_>,
+    options: &ServeOptions,
+) -> ServeOptions {
     let mut options = options.clone();
-    let tried = nodes.iter().find(|node| node.name == "try-files");
+    let tried = levels.iter().rev().find_map(|nodes| nodes.iter().find(|node| node.name == "try-files"));
     if tried.is_some_and(|tried| conditional.node.at.start < tried.at.start) {
         options.try_files = None;
     }
