@@ -142,9 +142,8 @@ fn rules_under_conditions_are_added() {
     assert!(!client.ask("GET", "/", "X-Status: 503\r\n").fields.contains("X-Failed"));
 }
 
-#[test]
-fn limits_that_are_dry_runs_report_their_verdicts() {
-    let mut plan = plan_of(vec![to_upstream("/"), to_upstream("/dry"), to_upstream("/none")]);
+/// Adds limits for all clients together: one request an hour, and one at a time.
+fn add_limits(queue_max: u32, plan: &mut Plan) {
     plan.rates.push(Rate {
         name: "posts".to_owned(),
         key: Limited::Everyone,
@@ -156,11 +155,17 @@ fn limits_that_are_dry_runs_report_their_verdicts() {
         name: "held".to_owned(),
         key: Limited::Everyone,
         requests_max: 1,
-        queue_max: 10,
+        queue_max,
         queue_time_max: std::time::Duration::from_secs(1),
         keys_max: 16,
         status: 503,
     });
+}
+
+#[test]
+fn limits_that_are_dry_runs_report_their_verdicts() {
+    let mut plan = plan_of(vec![to_upstream("/"), to_upstream("/dry"), to_upstream("/none")]);
+    add_limits(10, &mut plan);
     let shown = |name: &str, text: &str| FieldRule {
         name: name.to_owned(),
         change: FieldChange::Set(template(text)),
@@ -196,22 +201,7 @@ fn limits_that_are_dry_runs_report_their_verdicts() {
 #[test]
 fn limits_under_conditions_count_only_their_requests() {
     let mut plan = plan_of(vec![to_upstream("/")]);
-    plan.rates.push(Rate {
-        name: "posts".to_owned(),
-        key: Limited::Everyone,
-        requests: 1,
-        window: std::time::Duration::from_secs(3600),
-        keys_max: 16,
-    });
-    plan.concurrency.push(Concurrency {
-        name: "held".to_owned(),
-        key: Limited::Everyone,
-        requests_max: 1,
-        queue_max: 0,
-        queue_time_max: std::time::Duration::from_secs(1),
-        keys_max: 16,
-        status: 503,
-    });
+    add_limits(0, &mut plan);
     let rate = RateUse { rate: 0, burst: 0, delay: None, status: 429, fields: true, is_dry_run: false };
     plan.sites[0].routes[0].rules.when = vec![
         block(&["method == 'POST'"], Rules { rates: vec![rate], ..Rules::default() }),
