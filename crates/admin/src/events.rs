@@ -46,7 +46,7 @@ impl Clients {
         true
     }
 
-    /// Sends an event to all clients. Without any, it is not made: with thousands of upstream servers that takes milliseconds.
+    /// Sends an event to all clients. It is made only if there are any: with thousands of upstream servers, that takes milliseconds.
     fn send(&self, make: impl FnOnce() -> Bytes) {
         let mut clients = self.0.borrow_mut();
         if !clients.is_empty() {

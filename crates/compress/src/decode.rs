@@ -10,8 +10,8 @@ use flatout_wire::accept::{Coding, choose};
 
 use super::rules::{add_vary, change_representation, is_untransformed};
 
-/// What one piece of a body may become, and a body in memory as a whole. gzip reaches a thousand times its size with zeros; text becomes ten
-/// times as long. Beyond that the response is cut off: it would fill the memory.
+/// The most bytes that one piece of a body, or a whole body in memory, may decode to. Text grows about tenfold, but zeros grow a thousandfold:
+/// without a limit, a small response could fill the memory. Beyond it, the response is cut off, or replaced by 502 if it is in memory.
 const DECODED_BYTES_MAX: usize = 16 << 20;
 
 /// Decodes a response in gzip, unless the client accepts that. Other codings, parts of a body, and responses without a body stay as they are.
@@ -32,7 +32,7 @@ pub(crate) fn decode(is_head: bool, accept: Option<&[u8]>, response: &mut Respon
                 plain.extend_from_slice(&decoder.end_of()?);
                 Ok(plain)
             });
-            // As an upstream's response that is not what it says.
+            // Like any malformed response of an upstream.
             let Ok(plain) = decoded else {
                 *response = Response::with_status(Status::BAD_GATEWAY);
                 return;
@@ -63,7 +63,7 @@ fn is_gzip(response: &Response) -> bool {
 /// Decodes one body, of one or more members (RFC 1952, 2.2).
 struct Decoder {
     inner: MultiGzDecoder<Bounded>,
-    /// Whether anything came: a body without bytes is an empty one.
+    /// Whether it had any input: an empty body is not an incomplete one.
     has_begun: bool,
 }
 
@@ -100,7 +100,7 @@ impl Filter for Decoder {
     }
 }
 
-/// Takes [`DECODED_BYTES_MAX`].
+/// Holds at most [`DECODED_BYTES_MAX`] bytes.
 #[derive(Default)]
 struct Bounded(Vec<u8>);
 

@@ -125,11 +125,11 @@ pub(super) const BLOCKS: &[Block] = &[
             name: "others",
             value: "UPSTREAM",
             default: "",
-            help: "with variables: the upstream with named-servers for the names and addresses of no upstream of the file",
+            help: "with variables: an upstream with named-servers, for names and addresses that are no upstream of the file",
         }],
         help: "forward requests to an upstream of this file, or to an address such as http://127.0.0.1:8000, \
-               unix:/run/app.sock or srv+http://_http._tcp.example.org; with variables, to the upstream of the file with this name or address; others get 502, unless others= has an upstream \
-               whose servers requests may name",
+               unix:/run/app.sock or srv+http://_http._tcp.example.org; with variables, to the upstream of the file with this name or address; others get 502, unless others= names an upstream \
+               with named-servers",
         within: ANSWERING,
         is_list: false,
         ..WORD

@@ -477,7 +477,7 @@ impl ServeOptions {
         let shared = self.shared.borrow();
         match shared.upstreams.get(index).is_some_and(|upstream| upstream.named.is_some()) {
             true => Ok(index),
-            false => Err(format!("others= needs an upstream with named-servers, which `{name}` has not")),
+            false => Err(format!("others= needs an upstream with named-servers; `{name}` has none")),
         }
     }
 

@@ -194,8 +194,8 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
         ],
         default: "off",
         help: "ask this upstream whether to allow each request, or off; 2xx allows it, any other response goes to the client; or ask a \
-               route of the site (/PATH or @NAME) that responds at once (respond, redirect or files); its 401 and 403 go to the client, \
-               any other response but 2xx is a 500, and its own rules about clients do not apply",
+               route of the site (/PATH or @NAME) that responds at once, with respond, redirect or files: 2xx allows the request, \
+               401 and 403 go to the client, any other status becomes 500; the rules of that route about clients do not apply",
         set: |options, given| {
             (options.rules.forward_auth, options.rules.auth_route) = (None, None);
             if given.text() == "off" {

@@ -221,8 +221,8 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         name: "decode",
         value: "on|off",
         default: "off",
-        help: "decode responses in gzip, of upstreams above all, for clients that do not accept it; with more than 16 MiB from one piece \
-               they are cut off",
+        help: "decode responses in gzip, mainly those of upstreams, for clients that do not accept it; a response is cut off if one piece \
+               of it decodes to more than 16 MiB",
         set: |options, given| {
             options.compress.decodes = value::switch(given.text())?;
             Ok(())
@@ -410,7 +410,7 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         value: "DIR",
         default: "off",
         help: "serve a file from this folder if it exists, or off; other requests continue as configured; an action in a `when` \
-               above it comes before the files, one below it behind them",
+               above it comes before the files, one below it after them",
         set: |options, given| {
             options.try_files = (given.text() != "off").then(|| options.path(given.text()));
             Ok(())
