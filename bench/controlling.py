@@ -139,9 +139,9 @@ class Fleet:
 
     def run(self, name, command):
         self.commands[name] = command
-        log = (self.folder / f"{name}.log").open("a")
         environment = {**os.environ, "KUBECONFIG": str(self.folder / "kubeconfig")}
-        self.processes[name] = children.start(command, stderr=log, stdout=subprocess.DEVNULL, env=environment)
+        with (self.folder / f"{name}.log").open("a") as log:
+            self.processes[name] = children.start(command, stderr=log, stdout=subprocess.DEVNULL, env=environment)
 
     def restart(self, name, number):
         """Ends a process by this signal, and starts it again."""

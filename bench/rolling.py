@@ -51,6 +51,8 @@ class Pods:
     def __init__(self, folder, api):
         self.folder, self.api, self.port, self.running, self.numbers = Path(folder), api, free_port(), [], itertools.count(1)
         self.started, self.grace_s, self.ending = 0, GRACE_S, set()
+        # Also those that start, or that are no longer in the EndpointSlice.
+        self.processes = set()
 
     async def add(self):
         number = next(self.numbers)
@@ -58,6 +60,7 @@ class Pods:
         site = self.folder / f"pod-{number}.kdl"
         site.write_text(f'listen "{address}:{self.port}"\nworkers 1\nroute "/" {{\n    respond 200 "{address}"\n}}\n')
         process = children.start([program("flatout"), "serve", "-c", str(site)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.processes.add(process)
         began = time.monotonic()
         while True:
             try:
@@ -90,7 +93,12 @@ class Pods:
 
     async def end(self, process):
         await asyncio.sleep(self.grace_s)
+        self.processes.discard(process)
         await asyncio.to_thread(children.stop, process)
+
+    def stop(self):
+        for process in self.processes:
+            children.stop(process)
 
 
 class Setting:
@@ -100,7 +108,7 @@ class Setting:
         self.folder, self.api = Path(folder), ScriptedApi()
         self.pods = Pods(folder, self.api)
         self.plain, self.secure, self.versions, self.successors = free_port(), free_port(), itertools.count(1), {}
-        self.changes = 0
+        self.changes, self.fleet = 0, None
 
     async def start(self):
         self.openssl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca")
@@ -179,9 +187,9 @@ class Setting:
                 os.kill(pid, signal.SIGTERM)
             except ProcessLookupError:
                 pass
-        self.fleet.end()
-        for _, process in self.pods.running:
-            children.stop(process)
+        self.pods.stop()
+        if self.fleet:
+            self.fleet.end()
 
 
 async def load(setting, name):
@@ -215,11 +223,12 @@ async def run(case, requests):
     with tempfile.TemporaryDirectory() as folder:
         setting = Setting(folder)
         counts = {name: {"requests": 0, "errors": {}} for name in CLIENTS}
+        tasks = []
         try:
             await setting.start()
             setting.pods.grace_s = 0 if "as soon as" in case else GRACE_S
             change = CASES[case]
-            tasks = [asyncio.create_task(setting.pods.roll())]
+            tasks.append(asyncio.create_task(setting.pods.roll()))
             if change:
                 tasks.append(asyncio.create_task(setting.keep_changing(lambda: change(setting))))
             began = time.monotonic()
