@@ -67,7 +67,9 @@ impl Leader {
     /// one leads at once, but not longer than two seconds.
     pub fn retire(&self) {
         let mut lead = self.lock();
-        *lead = if matches!(*lead, Lead::For(..)) { Lead::Retiring } else { Lead::Retired };
+        // A process that was replaced calls this again when it ends.
+        let may_hold = matches!(*lead, Lead::For(..) | Lead::Retiring);
+        *lead = if may_hold { Lead::Retiring } else { Lead::Retired };
         let is_held = |lead: &mut Lead| matches!(lead, Lead::Retiring);
         drop(self.has_changed.wait_timeout_while(lead, RELEASE_TIME_MAX, is_held));
     }
@@ -157,8 +159,12 @@ mod tests {
                 std::thread::yield_now();
             }
             assert!(!leader.leads());
+            let ending = scope.spawn(|| leader.retire());
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!ending.is_finished(), "the process does not end while the Lease is held");
             leader.released();
             retiring.join().unwrap();
+            ending.join().unwrap();
         });
         leader.renewed(term("a", 3), Instant::now());
         assert!(leader.is_retired() && !leader.leads());

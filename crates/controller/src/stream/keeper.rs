@@ -95,7 +95,7 @@ impl Keeper {
     /// Writes nothing any more: another process writes newer plans.
     pub(super) fn stop(&self) {
         let mut state = self.0.lock();
-        (state.is_stopped, state.next) = (true, None);
+        (state.is_stopped, state.is_plan, state.next) = (true, false, None);
     }
 
     pub(super) fn state(&self) -> DiskState {
