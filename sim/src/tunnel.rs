@@ -114,8 +114,7 @@ impl Tunnel {
             };
             if did == Did::Something && random.u8(..32) == 0 {
                 let pause_ms = random.u64(1..=PAUSE_MS_MAX);
-                shared.event(actor, Event::Pause(pause_ms));
-                *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+                *wakes_at_ns = shared.pause(actor, pause_ms);
             }
             if did != Did::Nothing {
                 return Ok(did);

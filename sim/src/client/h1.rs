@@ -232,8 +232,7 @@ impl Connection {
                 }
                 Fault::Absence => {
                     let pause_ms = 2 * TIME_MAX.as_millis() as u64;
-                    shared.event(actor, Event::Pause(pause_ms));
-                    *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+                    *wakes_at_ns = shared.pause(actor, pause_ms);
                     self.gives_up_at_ns = Some(*wakes_at_ns + TIME_MAX.as_nanos() as u64);
                     Did::Something
                 }
@@ -252,8 +251,7 @@ impl Connection {
         if (waits || !self.is_steady && random.u8(..16) == 0) && !self.socket.is_announcing() {
             self.is_slow |= !waits;
             let pause_ms = random.u64(1..=if waits { POLL_PAUSE_MS_MAX } else { PAUSE_MS_MAX });
-            shared.event(actor, Event::Pause(pause_ms));
-            *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+            *wakes_at_ns = shared.pause(actor, pause_ms);
             return Did::Something;
         }
         let length = self.socket.draw_piece(random, end - self.sent);

@@ -229,8 +229,7 @@ impl Connection {
         if did && !self.is_steady && random.u8(..64) == 0 && !self.wire.borrow().socket.is_announcing() {
             let pause_ms = random.u64(1..=PAUSE_MS_MAX);
             self.is_slow = true;
-            shared.event(actor, Event::Pause(pause_ms));
-            *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+            *wakes_at_ns = shared.pause(actor, pause_ms);
         }
         Ok(if did { Did::Something } else { Did::Nothing })
     }

@@ -205,8 +205,7 @@ impl Client {
         let Some(connection) = &mut self.connection else {
             if !std::mem::replace(&mut self.has_been_away, true) && random.u8(..4) == 0 {
                 let pause_ms = random.u64(1..=AWAY_MS_MAX);
-                shared.event(actor, Event::Pause(pause_ms));
-                self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+                self.wakes_at_ns = shared.pause(actor, pause_ms);
                 return Ok(true);
             }
             self.has_been_away = false;

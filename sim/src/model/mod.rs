@@ -153,8 +153,8 @@ pub(crate) struct Model {
     passed: HashMap<u32, (Vec<u8>, bool)>,
     /// Requests that the server had read when another one took over: it must still serve them.
     read_before_upgrade: HashSet<u32>,
-    /// When the last one took over.
-    upgraded: Option<Moment>,
+    /// When the last upgrade happened.
+    pub(crate) upgraded: Option<Moment>,
     /// The numbers of the upstreams that get the application's requests, and since when, if that was changed.
     serving: Option<(Vec<usize>, Moment)>,
     /// The whole responses that clients have, of whomever.

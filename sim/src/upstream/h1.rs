@@ -169,8 +169,7 @@ impl Connection {
         if self.request.is_some() && !self.has_paused_reading && random.u8(..24) == 0 {
             self.has_paused_reading = true;
             let pause_ms = random.u64(1..=PAUSE_MS_MAX);
-            shared.event(self.actor, Event::Pause(pause_ms));
-            self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+            self.wakes_at_ns = shared.pause(self.actor, pause_ms);
             return Ok(Did::Something);
         }
         let most = self.socket.draw_room(random);
@@ -265,8 +264,7 @@ impl Connection {
         if std::mem::take(&mut request.behaviour.pauses) {
             self.has_paused = true;
             let pause_ms = role.draw_pause_ms(random);
-            shared.event(self.actor, Event::Pause(pause_ms));
-            self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+            self.wakes_at_ns = shared.pause(self.actor, pause_ms);
             return true;
         }
         request.has_responded = true;
@@ -382,8 +380,7 @@ impl Connection {
         if pauses && !self.has_paused {
             self.has_paused = true;
             let pause_ms = random.u64(1..=PAUSE_MS_MAX);
-            shared.event(self.actor, Event::Pause(pause_ms));
-            self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+            self.wakes_at_ns = shared.pause(self.actor, pause_ms);
             return Did::Something;
         }
         let rest = &self.output[self.sent..];

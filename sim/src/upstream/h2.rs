@@ -283,8 +283,7 @@ impl Stream {
 
     fn pause(&mut self, pause_ms: u64, shared: &mut Shared<'_>, actor: Actor) {
         self.has_paused = true;
-        shared.event(actor, Event::Pause(pause_ms));
-        self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+        self.wakes_at_ns = shared.pause(actor, pause_ms);
     }
 
     /// Reads a piece of the request's body. Returns whether there was one.

@@ -44,8 +44,7 @@ impl Connection {
         }
         if random.u8(..24) == 0 {
             let pause_ms = random.u64(1..=PAUSE_MS_MAX);
-            shared.event(self.actor, Event::Pause(pause_ms));
-            self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+            self.wakes_at_ns = shared.pause(self.actor, pause_ms);
             return Ok(Did::Something);
         }
         let most = self.socket.draw_room(random);

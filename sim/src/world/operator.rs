@@ -127,7 +127,6 @@ impl World {
         let moved = giving.finish().map_err(|why| format!("the upgrade failed: {why}"))?;
         self.publisher.publish_to(server.hub.clone());
         self.servers.push(server);
-        shared.upgraded_ns = Some(shared.now_ns);
         shared.moved += moved as u64;
         shared.serve(next);
         shared.model.upgrade(shared.moment());

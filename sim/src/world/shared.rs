@@ -28,8 +28,6 @@ pub(crate) struct Shared<'s> {
     pub(super) opened: u64,
     /// How often the server was killed.
     pub(crate) crashes: u32,
-    /// When it was replaced by another one, which took over its listeners, for the last time.
-    pub(super) upgraded_ns: Option<u64>,
     /// Subscribers that were moved to another server, with their sockets.
     pub(crate) moved: u64,
     /// Long polls on connections that had one before.
@@ -51,7 +49,6 @@ impl<'s> Shared<'s> {
             requests: 0,
             opened: 0,
             crashes: 0,
-            upgraded_ns: None,
             moved: 0,
             polls: 0,
         }
@@ -66,6 +63,12 @@ impl<'s> Shared<'s> {
         let is_client = matches!(actor, Actor::Client(_) | Actor::Subscriber(_));
         self.opened += u64::from(is_client && event == Event::Open);
         self.trace.add(self.now_ns, actor, event);
+    }
+
+    /// An actor pauses. Returns when it continues.
+    pub(crate) fn pause(&mut self, actor: Actor, pause_ms: u64) -> u64 {
+        self.event(actor, Event::Pause(pause_ms));
+        self.now_ns + pause_ms * 1_000_000
     }
 
     /// Another configuration is served.
@@ -85,10 +88,10 @@ impl<'s> Shared<'s> {
         self.model.heads.sent(id, self.served);
     }
 
-    /// Whether a connection that was opened at this time may be one of a server that was replaced since. Both accept connections until the
-    /// former one drains.
+    /// Whether a connection that was opened at this time may belong to a server that has been replaced since then. Both servers accept
+    /// connections until the former one drains.
     pub(crate) fn may_be_of_former(&self, opened_ns: u64) -> bool {
-        self.upgraded_ns.is_some_and(|upgraded_ns| opened_ns <= upgraded_ns)
+        self.model.upgraded.is_some_and(|upgraded| opened_ns <= upgraded.ns)
     }
 
     /// Now, after all events so far.
