@@ -14,7 +14,7 @@ use crate::subscriber_event::{self, Inbox, SubscriberEvent, Transport};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
-/// The longest time between two messages, and the longest of all.
+/// The longest usual time between two messages, and the longest in rare cases.
 const PUBLISH_PAUSE_NS_MAX: u64 = 1_000_000_000;
 const PUBLISH_PAUSE_NS_LONG: u64 = 60_000_000_000;
 
@@ -24,7 +24,7 @@ const BURST_MAX: u32 = 40;
 /// The longest pause of a subscriber.
 const PAUSE_NS_MAX: u64 = 10_000_000_000;
 
-/// The longest body of a long poll: less than what the server skips to keep a connection.
+/// The longest body of a long poll. It is short enough that the server discards it and keeps the connection open.
 const UNWANTED_BYTES_MAX: usize = 100_000;
 
 /// At one of so many steps it pauses, or breaks off.
@@ -50,7 +50,7 @@ pub(crate) fn plan(channels: Channels) -> Plan {
 pub(crate) struct Publisher {
     random: fastrand::Rng,
     hub: Hub,
-    /// Where some messages come from.
+    /// The bus that delivers messages of another server.
     bus: Bus,
     left: u32,
     at_ns: u64,
@@ -67,7 +67,7 @@ impl Publisher {
         }
     }
 
-    /// Another server has the channels.
+    /// Publishes to another server from now on.
     pub(crate) fn publish_to(&mut self, hub: Hub) {
         self.hub = hub;
     }
@@ -298,25 +298,20 @@ impl Subscriber {
             SubscriberEvent::Ping(payload) => {
                 connection.output.extend(subscriber_event::frame(subscriber_event::PONG, &payload))
             }
-            SubscriberEvent::End(1013) if connection.is_slow => {
+            // 1013: it is too slow. 1012: it was not moved to the server that has taken over.
+            SubscriberEvent::End(code)
+                if code == 1013 && connection.is_slow
+                    || code == 1012 && shared.may_be_of_former(connection.opened_ns) =>
+            {
                 if connection.transport == Transport::Socket {
-                    connection
-                        .output
-                        .extend(subscriber_event::frame(subscriber_event::CLOSE, &1013u16.to_be_bytes()));
+                    let close = subscriber_event::frame(subscriber_event::CLOSE, &code.to_be_bytes());
+                    connection.output.extend(close);
                 }
             }
             SubscriberEvent::End(408) if connection.is_slow => {}
             SubscriberEvent::End(503) if shared.may_be_of_former(connection.opened_ns) => {
                 shared.event(Actor::Subscriber(self.number), Event::Close);
                 self.connection = None;
-            }
-            // It was not moved to the server that has taken over.
-            SubscriberEvent::End(1012) if shared.may_be_of_former(connection.opened_ns) => {
-                if connection.transport == Transport::Socket {
-                    connection
-                        .output
-                        .extend(subscriber_event::frame(subscriber_event::CLOSE, &1012u16.to_be_bytes()));
-                }
             }
             SubscriberEvent::End(code) => return Err(format!("the server ends the subscription: {code}")),
         }
@@ -346,7 +341,7 @@ impl Subscriber {
             (self.connection, self.is_done) = (None, true);
             return Ok(true);
         };
-        // Where few connections are accepted, one may wait for long.
+        // With a limit on connections, this one may wait long until it is accepted.
         if shared.scene.connections_max.is_none()
             && shared.now_ns > published_ns.max(self.reads_since_ns) + ARRIVAL_NS_MAX
         {

@@ -584,10 +584,10 @@ impl Model {
             // The authorization service could not be asked in time.
             502 | 503 if any(&|it| !it.retry_on.statuses.is_empty()) => true,
             502 => excuse.upstream || any(&|it| it.has_authorization && it.connections_max < 4096),
-            // A body that cannot be stored.
             503 if scene.bodies_memory_max.is_some() => true,
             // A request of a former configuration whose servers were removed since finds none (docs/internals/simulation.md).
             503 if scene.server_changes > 0 && scene.reloads > 0 => true,
+            // A body that cannot be stored.
             503 if scene.disk.may_refuse() && any(&|it| it.buffers_requests) => true,
             503 => excuse.upstream || any(&|it| it.concurrency.is_some() || it.connections_max < 4096),
             504 if planned.asks.only_if_cached && any(&|it| it.cache.is_some()) => true,
@@ -649,7 +649,7 @@ fn fixed_response(planned: &Planned, got: &Got<'_>) -> Result<(), String> {
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
     let (status, location, body) = match planned.path {
         FIXED => (200, None, format!("fixed {} {path}", planned.method)),
-        _ => (307, Some(format!("/open{path}?{query}")), String::new()),
+        _ => (307, Some(format!("{OPEN}{path}?{query}")), String::new()),
     };
     let has_body = planned.method != "HEAD" && planned.path == FIXED;
     let is_body = !has_body || got.body == body.as_bytes() || !got.is_complete;

@@ -9,9 +9,9 @@ use flatout_gateway::{BufferRequests, Forward, Rules as CacheRules};
 use flatout_proxy as proxy;
 use flatout_server::{Checked, Invalid, Plan, SiteListen};
 use flatout_site::plan::{
-    self as site, Action, AddressFrom, Cached, Concurrency, ConcurrencyUse, FieldChange, FieldRule,
-    ForwardAuth, Host, Limited, PassthroughShare, PathMatch, Peers, Rate, RateUse, Route, Rules, Site,
-    Template, TlsPassthrough, Trust, When,
+    self as site, Action, AddressFrom, Cached, Concurrency, ConcurrencyUse, FieldChange, ForwardAuth, Host,
+    Limited, PassthroughShare, PathMatch, Peers, Rate, RateUse, Route, Rules, Site, Template, TlsPassthrough,
+    Trust,
 };
 use flatout_tls::ServerPlan;
 
@@ -75,14 +75,9 @@ impl Configuration {
             keys_max: 1000,
             status: 503,
         });
-        let field = |name: &str, template| FieldRule {
-            change: FieldChange::Set(template),
-            name: name.to_owned(),
-            when: When::Always,
-        };
-        let added = self.adds_field.then(|| field("X-Added", Template::text("yes")));
-        let request_id = Template::parse("$request_id", |_| None).expect("a variable that there is");
-        let id = self.sends_request_id.then(|| field("X-Request-Id", request_id));
+        let set = |name: &str, template| routes::field(name, FieldChange::Set(template));
+        let added = self.adds_field.then(|| set("X-Added", Template::text("yes")));
+        let id = self.sends_request_id.then(|| set("X-Request-Id", routes::template("$request_id")));
         let shown = self.shows_request.then(routes::shown_field);
         let rules = Rules {
             rates: rate_uses,

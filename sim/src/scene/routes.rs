@@ -45,7 +45,7 @@ pub(crate) const DEFAULT_FIELD: &str = "x-served-by";
 /// What a request's upstream is told about it.
 pub(crate) const SHOWN_FIELD: &str = "x-shown";
 
-fn template(text: &str) -> Template {
+pub(super) fn template(text: &str) -> Template {
     Template::parse(text, |_| None).expect("variables that there are")
 }
 
@@ -63,7 +63,8 @@ pub(super) fn response_fields() -> Vec<FieldRule> {
     ]
 }
 
-fn field(name: &str, change: FieldChange) -> FieldRule {
+/// A rule that changes a field of every message.
+pub(super) fn field(name: &str, change: FieldChange) -> FieldRule {
     FieldRule { change, name: name.to_owned(), when: When::Always }
 }
 
@@ -84,7 +85,7 @@ pub(super) fn all(rules: &Rules, forward: &Forward) -> Vec<Route> {
         content_type: "text/plain".to_owned(),
         body: template("fixed $request_method $uri"),
     };
-    let moved = Action::Redirect { status: 307, to: template("/open$uri?$args") };
+    let moved = Action::Redirect { status: 307, to: template(&format!("{OPEN}$uri?$args")) };
     vec![
         route("/", rules.clone(), proxy()),
         route(DENIED, denying(Peers::All), proxy()),

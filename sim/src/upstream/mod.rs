@@ -261,18 +261,16 @@ impl Arrived {
             ));
         }
         let added = field("x-added");
-        let configurations = shared.model.configurations_of(planned.id, shared.scene);
-        let adds: Vec<bool> = configurations.map(|configuration| configuration.adds_field).collect();
-        let is_wrong = !adds.contains(&added.is_some());
-        if is_wrong {
+        let mut configurations = shared.model.configurations_of(planned.id, shared.scene);
+        if !configurations.any(|it| it.adds_field == added.is_some()) {
             return Err(format!("request {}: X-Added is {added:?}, against the rules", planned.id));
         }
         let shown = field(SHOWN_FIELD);
         let expected = planned.shown();
-        let configurations = shared.model.configurations_of(planned.id, shared.scene);
-        let shows: Vec<bool> = configurations.map(|configuration| configuration.shows_request).collect();
-        if shown.is_some_and(|shown| shown != expected) || !shows.contains(&shown.is_some()) {
-            return Err(format!("request {}: X-Shown is {shown:?}, it may be {expected}", planned.id));
+        let mut configurations = shared.model.configurations_of(planned.id, shared.scene);
+        let may_be = configurations.any(|it| it.shows_request == shown.is_some());
+        if !may_be || shown.is_some_and(|shown| shown != expected) {
+            return Err(format!("request {}: X-Shown is {shown:?}, expected {expected:?}", planned.id));
         }
         shared.event(actor, Event::SeenHead(planned.id));
         Ok(Arrived { planned: Some(planned), allows: true, etag, checked: 0 })

@@ -103,9 +103,9 @@ impl World {
         let server = Server::start(&scene.configurations[0], scene, folder.path());
         let workers = server.workers.len();
         let all_workers = workers * (1 + scene.upgrades as usize);
-        let count = scene.channels.filter(|_| !reduction.has_no_subscribers).map_or(0, |it| it.subscribers);
-        let subscribers: Vec<_> = (0..count).map(|number| Subscriber::new(number, random.fork())).collect();
         let channels = scene.channels.filter(|_| !reduction.has_no_subscribers);
+        let count = channels.map_or(0, |it| it.subscribers);
+        let subscribers: Vec<_> = (0..count).map(|number| Subscriber::new(number, random.fork())).collect();
         let publisher = Publisher::new(server.hub.clone(), channels, random.fork());
         let disk = Disk::new(scene.disk, random.fork());
         let actors = all_workers + clients.len() + upstreams.len() + subscribers.len() + 3;
