@@ -1,14 +1,15 @@
-//! Other servers with the same channels, and the bus between: their messages arrive one by one, now and then twice, and some never.
+//! A bus that connects the server to another one with the same channels. Messages of the other server arrive one by one. Some arrive twice, and
+//! some are lost.
 
 use std::time::Duration;
 
 use flatout_push::{Arrival, Carry, ChannelName, History, Hub, Incoming, Plan, Publication};
 
-/// The number of the server in the simulation, and of the other one.
+/// The origins of the simulated server and of the other one.
 const OWN_ORIGIN: u64 = 1;
 const OTHER_ORIGIN: u64 = 2;
 
-/// What the server sends is for others, who are not there.
+/// Discards what the server sends: nobody receives it.
 struct Sent;
 
 impl Carry for Sent {
@@ -32,32 +33,32 @@ impl Carry for Sent {
 /// Connects the channels of a server to the bus.
 pub(crate) fn join(hub: &Hub) {
     hub.carry_by(Box::new(Sent));
-    // No other server was there before.
+    // There is no earlier server whose messages could be missing.
     hub.complete_sequences();
 }
 
-/// The other server, as far as this one knows it.
+/// The messages of the other server.
 #[derive(Debug, Default)]
 pub(crate) struct Bus {
-    /// Of its last message.
+    /// The number of the last message.
     number: u64,
-    /// The channels of messages that were lost since.
+    /// The channels of the messages that were lost since the last delivery.
     lost: Vec<usize>,
 }
 
 impl Bus {
-    /// The other server publishes a message to this channel, which is lost.
+    /// The other server publishes a message to this channel, and the message is lost.
     pub(crate) fn lose(&mut self, channel: usize) {
         self.number += 1;
         self.lost.push(channel);
     }
 
-    /// The channels of messages that are lost before the next one.
+    /// Takes the channels of the messages that were lost since the last delivery.
     pub(crate) fn take_lost(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.lost)
     }
 
-    /// The other server publishes a message, which arrives; `again`: twice. `has_lost`: some before it were lost.
+    /// The other server publishes a message, and the message arrives, twice if `again`. `has_lost`: messages before it were lost.
     pub(crate) fn deliver(
         &mut self,
         hub: &Hub,
@@ -85,7 +86,7 @@ impl Bus {
         }
         match again.then(arrive) {
             None | Some(Arrival::Repeated) => Ok(()),
-            Some(other) => Err(format!("a message of another server that comes again: {other:?}")),
+            Some(other) => Err(format!("a repeated message of another server: {other:?}, expected Repeated")),
         }
     }
 }

@@ -30,7 +30,7 @@ impl Observer {
         Observer { path, observers: Observers { logs: vec![log], metrics: Some(metrics.clone()) }, metrics }
     }
 
-    /// Ends the log. Returns how many requests were counted.
+    /// Closes the log. Returns the number of requests in the metrics.
     pub(crate) fn end(&self) -> Result<u64, String> {
         self.observers.logs.iter().for_each(Log::close);
         let lost = self.observers.logs.iter().map(|log| log.tally().lost).sum::<u64>();
@@ -40,8 +40,8 @@ impl Observer {
         Ok(self.metrics.totals().all().requests())
     }
 
-    /// What was observed is what has happened. All workers have ended, and all logs of the servers that were there one after the other, which
-    /// have counted so many requests together.
+    /// Compares the log and the number of requests with the model. All workers and the logs of all servers must have ended. `counted` is the sum
+    /// over all servers.
     pub(crate) fn check(&self, counted: u64, model: &Model) -> Result<(), String> {
         let text = std::fs::read_to_string(&self.path).map_err(|error| format!("the log: {error}"))?;
         model.check_log(&text, counted)

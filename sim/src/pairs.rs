@@ -74,7 +74,7 @@ fn of_configuration(it: &Configuration) -> Properties {
         ("a field for the upstream", it.adds_field),
         ("variables for the upstream", it.shows_request),
         ("fields of responses", it.changes_fields),
-        ("another balance", it.balance != Balance::RoundRobin),
+        ("least connections", it.balance != Balance::RoundRobin),
         ("request ids", it.sends_request_id),
         ("cache", it.cache.is_some()),
         ("limited rate", it.limit_rate.is_some()),

@@ -24,7 +24,7 @@ pub struct Reduction {
     pub has_no_subscribers: bool,
     /// No server takes over from another one.
     pub has_no_upgrades: bool,
-    /// No slice of a turn ends before its time.
+    /// No slice of a turn ends early.
     pub has_no_slices: bool,
 }
 

@@ -28,7 +28,7 @@ pub struct Report {
     pub whole: u64,
     /// Stored responses that were served after a crash of the server, and were stored before.
     pub survivors: u64,
-    /// Subscribers that were moved from one server to another.
+    /// Subscribers that were moved to another server by an upgrade.
     pub moved: u64,
     /// Events.
     pub events: u64,

@@ -29,7 +29,7 @@ pub(super) struct Connection {
     fault: Option<(usize, Fault)>,
     /// A rule was broken.
     has_failed: bool,
-    /// How often the server had been killed when it was opened, and when that was.
+    /// How often the server had been killed when the connection was opened, and the time of that.
     crashes: u32,
     opened_ns: u64,
     /// It never pauses in the middle of something.

@@ -35,8 +35,9 @@ pub(super) struct Connection {
     /// Requests that were not sent yet; the last is the next.
     planned: Vec<Planned>,
     streams: Vec<Stream>,
-    /// Bodies of requests that have their responses, and are sent on.
+    /// Unfinished bodies of requests that already have their responses.
     leftovers: Vec<Upload>,
+    /// Such bodies are sent to their end. Otherwise their streams are reset.
     sends_on: bool,
     /// How many may be open at once.
     streams_max: usize,
@@ -49,7 +50,7 @@ pub(super) struct Connection {
     /// The client does not read: until then.
     deaf_until_ns: Option<u64>,
     has_failed: bool,
-    /// How often the server had been killed when it was opened, and when that was.
+    /// How often the server had been killed when the connection was opened, and the time of that.
     crashes: u32,
     opened_ns: u64,
     /// It never pauses in the middle of something.
@@ -381,7 +382,6 @@ impl Connection {
                 Progress::Some => return Ok(true),
                 Progress::Complete => {
                     let mut stream = self.streams.remove(at);
-                    // Otherwise its stream is reset.
                     self.leftovers.extend(stream.upload.take().filter(|_| self.sends_on));
                     self.finish(stream, true, shared, actor)?;
                     return Ok(true);
@@ -553,19 +553,19 @@ impl Stream {
     }
 }
 
-/// What became of a body.
+/// The result of sending a piece of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sending {
     Waits,
     Goes,
-    /// All is sent, or the server does not want the rest.
+    /// The whole body is sent, or the server does not want the rest.
     Over,
 }
 
 /// Sends a piece of a body.
 fn send_piece(upload: &mut Upload, random: &mut fastrand::Rng) -> Sending {
     if upload.rest.is_empty() {
-        // The end of the body is a frame of its own. A response may have come before it was sent.
+        // The end of the body has its own frame. The stream may be closed already, if the response was complete before.
         let _ = upload.stream.send_data(Bytes::new(), true);
         return Sending::Over;
     }

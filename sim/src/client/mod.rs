@@ -51,7 +51,7 @@ pub(crate) struct Client {
 enum Connection {
     Http1(Box<h1::Connection>),
     Http2(Box<h2::Connection>),
-    /// Nothing is known of it but the name of a server.
+    /// The server passes it on without decrypting it.
     Passed(Box<passed::Connection>),
 }
 
@@ -225,7 +225,7 @@ impl Client {
                 true => Connection::Http2(Box::new(h2::Connection::new(socket, most, random, shared))),
                 false => Connection::Http1(Box::new(h1::Connection::new(socket, most, random, shared))),
             });
-            // At rest, windows are compared.
+            // Windows are compared when connections are idle, so more of them stay open over HTTP/2.
             if self.connections_left == 0 && random.u8(..if is_http2 { 2 } else { 4 }) == 0 {
                 match &mut self.connection {
                     Some(Connection::Http1(connection)) => connection.rest(),

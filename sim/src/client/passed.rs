@@ -1,4 +1,4 @@
-//! A connection with TLS that the server passes on as it is: it reads the name in the first record, and nothing else.
+//! A TLS connection that the server passes on without decrypting it. The server reads only the host name in the first record.
 
 use super::request::draw_tunnel;
 use crate::model::Planned;
@@ -8,7 +8,7 @@ use crate::trace::{Actor, Event};
 use crate::tunnel::Tunnel;
 use crate::world::Shared;
 
-/// Bytes of the number by which the upstream knows the connection, behind the first record.
+/// The length of the connection's number, which follows the first record. The upstream identifies the connection by it.
 pub(crate) const NUMBER_BYTES: usize = 4;
 
 pub(super) struct Connection {
@@ -32,7 +32,7 @@ impl Connection {
         Connection { socket, planned, tunnel: tunnel.behind(first), input, has_begun: false, opened_ns }
     }
 
-    /// What its client waits for, for a message.
+    /// What the client waits for, for error messages.
     pub(super) fn waits_for(&self) -> String {
         format!("the end of connection {} that is passed on", self.planned.id)
     }
@@ -47,7 +47,7 @@ impl Connection {
         if !std::mem::replace(&mut self.has_begun, true) {
             shared.event(actor, Event::Request(self.planned.id, "TLS that is passed on".to_owned()));
         }
-        // A server that drains does not wait for the begin of a connection.
+        // A draining server does not wait for the first record of a connection.
         if shared.may_be_of_former(self.opened_ns) && !shared.model.is_passed_on(self.planned.id) {
             shared.model.break_tunnel(self.planned.id);
         }

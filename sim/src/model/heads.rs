@@ -32,12 +32,12 @@ impl Heads {
         self.unread.clear();
     }
 
-    /// The server has had a request's head: somebody behind it has seen the request.
+    /// The server has read a request's head, because an upstream has got the request.
     pub(crate) fn read_one(&mut self, id: u32) {
         self.unread.retain(|unread| *unread != id);
     }
 
-    /// Requests whose heads the server has surely read.
+    /// Requests whose heads the server has certainly read.
     pub(crate) fn surely_read(&self) -> impl Iterator<Item = u32> {
         self.known.keys().copied().filter(|id| !self.unread.contains(id))
     }

@@ -19,7 +19,7 @@ use cache::{Moment, Removal, RequestDirectives, ResponseDirectives};
 /// What a limited response may be ahead of its rate: a time slice that begins, and one that ends.
 const RATE_SLACK_NS: u64 = 500_000_000;
 
-/// How long connections of HTTP/2 that drain accept requests.
+/// How long HTTP/2 connections of a draining server accept new requests.
 const DRAIN_NS_MAX: u64 = 15_000_000_000;
 
 /// A request as its client means it.
@@ -50,7 +50,7 @@ impl Planned {
         format!("{}/{}?id={}", self.path, self.id % 7, self.id)
     }
 
-    /// The path and query that its upstream gets.
+    /// The path and query of the request that the upstream gets.
     pub(crate) fn upstream_target(&self) -> String {
         let target = self.target();
         match (self.path, target.strip_prefix(OLD)) {
@@ -59,21 +59,23 @@ impl Planned {
         }
     }
 
-    /// What the server shows its upstream, where it does.
+    /// The value of the field `X-Shown`, if the configuration adds that field.
     pub(crate) fn shown(&self) -> String {
         let target = self.upstream_target();
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
         format!("a.test {path} {query}").trim_end().to_owned()
     }
 
-    /// Why no upstream may get it, if none may.
-    fn is_kept(&self) -> Option<&'static str> {
+    /// Why no upstream may get the request; `None` if one may.
+    fn why_no_upstream(&self) -> Option<&'static str> {
         match self.path {
             _ if self.resource.is_some() => None,
             DENIED => Some("is denied"),
-            DISTANT if is_near(self.address) => Some("is denied to its client"),
-            FIXED | MOVED => Some("is answered by the server itself"),
-            READ_ONLY if !matches!(self.method, "GET" | "HEAD") => Some("has a method that its path has not"),
+            DISTANT if is_near(self.address) => Some("is denied because of its client's address"),
+            FIXED | MOVED => Some("has a fixed response or a redirect"),
+            READ_ONLY if !matches!(self.method, "GET" | "HEAD") => {
+                Some("has a method that its route does not allow")
+            }
             _ => None,
         }
     }
@@ -149,13 +151,13 @@ pub(crate) struct Model {
     changed: HashSet<u8>,
     /// Requests whose tunnels one end has broken off.
     broken_tunnels: HashSet<u32>,
-    /// What connections that are passed on begin with, and whether an upstream has had that.
+    /// The first bytes of each connection that is passed on, and whether an upstream has received them.
     passed: HashMap<u32, (Vec<u8>, bool)>,
-    /// Requests that the server had read when another one took over: it must still serve them.
+    /// Requests that a server had read before another one took over. The former server must still serve them.
     read_before_upgrade: HashSet<u32>,
     /// When the last upgrade happened.
     pub(crate) upgraded: Option<Moment>,
-    /// The numbers of the upstreams that get the application's requests, and since when, if that was changed.
+    /// The upstreams that the operator has set for the application, and the time of that change.
     serving: Option<(Vec<usize>, Moment)>,
     /// The whole responses that clients have, of whomever.
     whole_responses: HashMap<u32, log::Whole>,
@@ -185,7 +187,7 @@ pub(crate) struct Got<'g> {
     pub(crate) is_complete: bool,
 }
 
-/// Fields that the site sets or removes, and one that it sets where there is none.
+/// The fields of a response that the site's rules set, remove, or add if missing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResponseFields<'g> {
     set: Option<&'g str>,
@@ -208,7 +210,7 @@ pub(crate) struct Excuse {
     pub(crate) is_slow: bool,
     /// Any upstream.
     pub(crate) upstream: bool,
-    /// Its connection is one of a server that was replaced, and that drains.
+    /// The connection may belong to a server that was replaced and drains.
     pub(crate) drains: bool,
 }
 
@@ -266,47 +268,47 @@ impl Model {
         self.awaited.clear();
     }
 
-    /// A client is about to open a connection that is passed on and begins with this.
+    /// A client is about to open a connection that is passed on. `first` is what the client sends first.
     pub(crate) fn pass_on(&mut self, id: u32, first: Vec<u8>) {
         self.passed.insert(id, (first, false));
     }
 
-    /// An upstream has a connection that was passed on.
+    /// An upstream has received the first bytes of a connection that was passed on.
     pub(crate) fn passed_on(&mut self, id: u32, first: &[u8]) -> Result<Planned, String> {
         match (self.passed.get_mut(&id), self.planned.get(&id)) {
             (Some((sent, is_seen)), Some(planned)) if sent == first => {
                 *is_seen = true;
                 Ok(planned.clone())
             }
-            _ => Err(format!("an upstream got a connection with TLS that nobody has opened, of number {id}")),
+            _ => Err(format!("an upstream got TLS connection {id}, which no client opened with these bytes")),
         }
     }
 
-    /// Whether an upstream has the begin of a connection that is passed on.
+    /// Whether an upstream has received the first bytes of a connection that is passed on.
     pub(crate) fn is_passed_on(&self, id: u32) -> bool {
         self.passed.get(&id).is_some_and(|(_, is_seen)| *is_seen)
     }
 
-    /// Another server takes over. The former one serves what it has read.
+    /// Another server takes over. The former one still serves the requests that it has read.
     pub(crate) fn upgrade(&mut self, now: Moment) {
         self.read_before_upgrade.extend(self.heads.surely_read());
         self.read_before_upgrade.extend(self.seen.keys().copied());
         self.upgraded = Some(now);
     }
 
-    /// These upstreams get the application's requests from now on; `None`: those of the configuration.
+    /// Sets the upstreams that get the application's requests from now on. `None`: those of the configuration.
     pub(crate) fn serve_by(&mut self, serving: Option<Vec<usize>>, now: Moment) {
         self.serving = serving.map(|upstreams| (upstreams, now));
     }
 
-    /// Whether an upstream may get a request: one that was removed gets none that began later.
+    /// Whether an upstream may get a request. A removed upstream gets no request that began after its removal.
     pub(crate) fn may_get(&self, upstream: usize, id: u32) -> Result<(), String> {
         let Some((serving, since)) = &self.serving else { return Ok(()) };
-        // The server that was replaced keeps its upstreams.
+        // While a former server drains, it uses the upstreams that it had.
         let begins_ns = self.upgraded.map_or(since.ns, |upgraded| since.ns.max(upgraded.ns + DRAIN_NS_MAX));
         let is_later = self.began.get(&id).is_some_and(|began| began.ns > begins_ns);
         match is_later && !serving.contains(&upstream) {
-            true => Err(format!("an upstream got request {id}, although it was removed before")),
+            true => Err(format!("an upstream got request {id}, which began after the upstream was removed")),
             false => Ok(()),
         }
     }
@@ -340,14 +342,14 @@ impl Model {
             .get(&id)
             .ok_or_else(|| format!("an upstream got request {id}, which nobody sent"))?;
         let expected = planned.upstream_target();
-        // A script gets the target as the client has sent it.
+        // FastCGI scripts get the target that the client sent.
         let is_script = configurations.iter().any(|configuration| configuration.is_fastcgi);
         let is_expected = expected == target || is_script && planned.target() == target;
         if planned.method != method || !is_expected {
             let sent = planned.method;
             return Err(format!("request {id} is {sent} {expected}, an upstream got {method} {target}"));
         }
-        if let Some(why) = planned.is_kept() {
+        if let Some(why) = planned.why_no_upstream() {
             return Err(format!("request {id} {why}, but an upstream got it"));
         }
         let must_ask = self.configurations_of(id, scene).all(|configuration| configuration.has_authorization);
@@ -573,8 +575,8 @@ impl Model {
         let is_for_upstream = planned.resource.is_some() || !matches!(planned.path, FIXED | MOVED);
         let allowed = match got.status {
             200 | 307 if !is_for_upstream => return fixed_response(planned, got),
-            405 => planned.path == READ_ONLY && planned.is_kept().is_some(),
-            403 if planned.path == DISTANT && planned.is_kept().is_some() => true,
+            405 => planned.path == READ_ONLY && planned.why_no_upstream().is_some(),
+            403 if planned.path == DISTANT && planned.why_no_upstream().is_some() => true,
             304 => return self.not_modified(planned, got),
             416 => planned.asks.range.is_some(),
             403 => planned.path == DENIED || planned.path == REFUSED && any(&|it| it.has_authorization),
@@ -585,7 +587,7 @@ impl Model {
             502 | 503 if any(&|it| !it.retry_on.statuses.is_empty()) => true,
             502 => excuse.upstream || any(&|it| it.has_authorization && it.connections_max < 4096),
             503 if scene.bodies_memory_max.is_some() => true,
-            // A request of a former configuration whose servers were removed since finds none (docs/internals/simulation.md).
+            // If the servers of a former configuration are removed, its waiting requests find no server (docs/internals/simulation.md).
             503 if scene.server_changes > 0 && scene.reloads > 0 => true,
             // A body that cannot be stored.
             503 if scene.disk.may_refuse() && any(&|it| it.buffers_requests) => true,
@@ -631,7 +633,7 @@ impl Model {
     /// A client's connection has ended before its response began.
     pub(crate) fn no_response(&mut self, id: u32, excuse: Excuse, scene: &Scene) -> Result<(), String> {
         self.ended += 1;
-        // A connection at rest is closed when its server is replaced, and a request may be on its way to it.
+        // A draining server closes idle connections. A request may just be on its way to it.
         if excuse.drains && !self.read_before_upgrade.contains(&id) {
             return Ok(());
         }
@@ -643,7 +645,7 @@ impl Model {
     }
 }
 
-/// A response that the configuration has.
+/// Checks a fixed response or a redirect of the configuration.
 fn fixed_response(planned: &Planned, got: &Got<'_>) -> Result<(), String> {
     let target = planned.target();
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
@@ -665,7 +667,7 @@ fn fixed_response(planned: &Planned, got: &Got<'_>) -> Result<(), String> {
     }
 }
 
-/// Fields of a response that the site changes, where a configuration says so.
+/// Checks the fields of a response that the site's rules change. `changes`: whether each possible configuration has these rules.
 fn check_fields(id: u32, got: &Got<'_>, changes: &[bool]) -> Result<(), String> {
     let fields = got.fields;
     let is_changed = fields.set == Some("DENY")

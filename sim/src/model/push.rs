@@ -1,11 +1,11 @@
-//! What subscribers of channels must get: each message once, in the order in which they were published, or the word that some are lost.
+//! What subscribers of channels must get: each message once, in the order of publication, or a gap event if messages are lost.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use crate::scene::Scene;
 
-/// The server counts in ticks.
+/// The server measures ages in ticks.
 const AGE_SLACK_NS: u64 = 500_000_000;
 
 /// Channels of a run.
@@ -22,10 +22,10 @@ pub(crate) fn channel_name(channel: usize) -> String {
 #[derive(Debug, Clone)]
 struct Published {
     channel: usize,
-    /// The server's name for it, if that is known: not of a message that came from another server.
+    /// The message's id, which the server returns when it publishes. It is not known for messages of another server.
     id: Option<String>,
     at_ns: u64,
-    /// It was lost on its way from another server.
+    /// It comes from another server, and never arrived.
     is_lost: bool,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Position {
     /// That moment is between these two, as numbers of messages.
     from: usize,
     to: usize,
-    /// When it was last told that messages are lost.
+    /// When it got its last gap event.
     lost_at_ns: Option<u64>,
 }
 
@@ -75,7 +75,7 @@ impl Channels {
         self.published.push(Published { channel, id, at_ns: now_ns, is_lost: false });
     }
 
-    /// It shows that a message of another server was lost.
+    /// The server has noticed that a message of another server was lost.
     pub(crate) fn publish_lost(&mut self, channel: usize, now_ns: u64) {
         self.published.push(Published { channel, id: None, at_ns: now_ns, is_lost: true });
     }
@@ -117,13 +117,13 @@ impl Channels {
         let surely = position.next.unwrap_or(position.to);
         let lost = (surely..at).find(|lost| position.channels.contains(&self.published[*lost].channel));
         if let Some(lost) = lost {
-            // Of several channels, all that is lost is told at once.
+            // One gap event covers all channels of the subscriber.
             let Some(lost_at_ns) = position.lost_at_ns else {
                 return Err(format!("a subscriber got message {at}, but not message {lost}"));
             };
             if !self.may_be_lost(lost, lost_at_ns) {
                 return Err(format!(
-                    "a subscriber got message {at}, but not message {lost}, which its channel had when it was told of a loss"
+                    "a subscriber got message {at}, but not message {lost}, which was still in its channel at the last gap event"
                 ));
             }
         }
@@ -131,12 +131,12 @@ impl Channels {
         Ok(())
     }
 
-    /// A subscriber is told that messages are lost.
+    /// A subscriber has got a gap event.
     pub(crate) fn lose(&self, position: &mut Position, now_ns: u64) {
         position.lost_at_ns = Some(now_ns);
     }
 
-    /// Whether a message may be forgotten by now: it is too old, or has enough newer ones in its channel.
+    /// Whether a channel may have dropped a message by now: the message is too old, or there are enough newer ones.
     fn may_be_lost(&self, at: usize, now_ns: u64) -> bool {
         let lost = &self.published[at];
         if lost.is_lost {
@@ -150,8 +150,8 @@ impl Channels {
     pub(crate) fn awaited(&self, position: &Position) -> Option<(usize, u64)> {
         let first = position.next.unwrap_or(position.to);
         let is_lost = |at: usize| {
-            let is_told = position.lost_at_ns.is_some_and(|lost_ns| self.may_be_lost(at, lost_ns));
-            is_told || self.published[at].is_lost
+            let is_in_gap = position.lost_at_ns.is_some_and(|lost_ns| self.may_be_lost(at, lost_ns));
+            is_in_gap || self.published[at].is_lost
         };
         let mut rest = self.published.iter().enumerate().skip(first);
         let (at, message) =

@@ -44,7 +44,7 @@ impl Model {
         let removes =
             has_one_key && scene.upgrades == 0 && (scene.folder_bytes.is_none() || scene.always_has_cache());
         let removals = self.removals.iter().filter(|removal| removal.is_purge || removes);
-        // The operator purges what the new server has stored. The former one may still serve a few requests.
+        // A purge applies to the new server only. The former one may still serve a few requests from its own cache.
         let may_be_of_former = self.upgraded.is_some_and(|upgraded| began.ns < upgraded.ns + DRAIN_NS_MAX);
         let removals: Vec<Removal> = removals.filter(|_| !may_be_of_former).cloned().collect();
         cache::check(&stored, &latest, &to, &removals, settings)

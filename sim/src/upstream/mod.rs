@@ -22,7 +22,7 @@ use crate::world::Shared;
 /// The longest pause of an upstream that keeps the rules; three of them are shorter than any time limit for a response.
 const PAUSE_MS_MAX: u64 = 3_000;
 
-/// The longest of an authorization service, which has only one.
+/// The longest pause of an authorization service. It pauses only once in a response.
 const AUTHORIZATION_PAUSE_MS_MAX: u64 = 9_000;
 
 /// A response that trickles has so many bytes, and is sent in so many pieces.
@@ -43,7 +43,7 @@ pub(crate) enum Role {
     Application,
     /// It allows them or not.
     Authorization,
-    /// It gets connections with TLS as they are.
+    /// It gets TLS connections that the server does not decrypt.
     Passed,
 }
 
@@ -241,7 +241,7 @@ impl Arrived {
             shared.is_asked = true;
             let target = field("x-forwarded-uri").unwrap_or_default();
             let named = target.rsplit_once("?id=").and_then(|(_, id)| id.parse().ok());
-            // Whoever asks has read the request.
+            // A server that asks has read the request.
             named.into_iter().for_each(|id| shared.model.heads.read_one(id));
             let allows = !target.starts_with(REFUSED);
             return Ok(Arrived { planned: None, allows, etag, checked: 0 });
@@ -261,15 +261,16 @@ impl Arrived {
             ));
         }
         let added = field("x-added");
-        let mut configurations = shared.model.configurations_of(planned.id, shared.scene);
-        if !configurations.any(|it| it.adds_field == added.is_some()) {
+        let (model, scene) = (&shared.model, shared.scene);
+        let is_right = model.configurations_of(planned.id, scene).any(|it| it.adds_field == added.is_some());
+        if !is_right {
             return Err(format!("request {}: X-Added is {added:?}, against the rules", planned.id));
         }
         let shown = field(SHOWN_FIELD);
         let expected = planned.shown();
-        let mut configurations = shared.model.configurations_of(planned.id, shared.scene);
-        let may_be = configurations.any(|it| it.shows_request == shown.is_some());
-        if !may_be || shown.is_some_and(|shown| shown != expected) {
+        let is_right =
+            model.configurations_of(planned.id, scene).any(|it| it.shows_request == shown.is_some());
+        if !is_right || shown.is_some_and(|shown| shown != expected) {
             return Err(format!("request {}: X-Shown is {shown:?}, expected {expected:?}", planned.id));
         }
         shared.event(actor, Event::SeenHead(planned.id));

@@ -1,4 +1,4 @@
-//! A connection with TLS as it was passed on: its first record is what the client has sent, and all that is behind it.
+//! The upstream's end of a TLS connection that the server passed on. All bytes must be those that the client sent, including the first record.
 
 use super::PAUSE_MS_MAX;
 use crate::client::NUMBER_BYTES;
@@ -7,14 +7,14 @@ use crate::trace::{Actor, Event};
 use crate::tunnel::Tunnel;
 use crate::world::Shared;
 
-/// The type and version of a record, and its length.
+/// The type, version and length of a TLS record.
 const RECORD_HEAD_BYTES: usize = 5;
 
 pub(super) struct Connection {
     socket: Socket,
     actor: Actor,
     input: Vec<u8>,
-    /// When it is known which connection it is.
+    /// `None` until the connection's number has arrived.
     tunnel: Option<Tunnel>,
     wakes_at_ns: u64,
 }
