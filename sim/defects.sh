@@ -61,8 +61,8 @@ simulator=$root/target/sim/planted
 export GIT_CEILING_DIRECTORIES="$root/target/sim"
 
 # One copy for all: only crates that a patch touches are compiled again. What differs is written anew, never with an old date: cargo would
-# take the crate with the former defect for the present one. The settings of cargo are those of the folder above: twice they would be others, for which
-# all other crates would be compiled too.
+# take the crate with the former defect for the present one. `.cargo` is left out: cargo also reads it
+# from the folder above, and with its settings applied twice it would compile all crates again.
 refresh() {
     rm -rf "$new"
     mkdir -p "$new" "$copy"

@@ -82,7 +82,7 @@ fn client_config(protocol: &[u8]) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// The first record of a connection that wants the server's name, and that nobody here decrypts.
+/// The first record of a TLS connection to the test host. Nobody completes its handshake.
 pub(crate) fn first_record() -> Vec<u8> {
     let name = ServerName::try_from(NAME).expect("a name");
     let mut session = ClientConnection::new(PASSED.clone(), name).expect("a session");
@@ -91,7 +91,7 @@ pub(crate) fn first_record() -> Vec<u8> {
     record
 }
 
-/// Of clients whose connections are passed on.
+/// The settings of clients whose connections are passed on.
 static PASSED: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| client_config(b"http/1.1"));
 
 /// TLS of one connection.

@@ -33,13 +33,13 @@ pub(crate) struct SimulatedWorker {
 }
 
 impl Server {
-    /// The parts that another server takes over from.
+    /// The parts of this server that an upgrade hands over.
     pub(crate) fn predecessor(&self) -> Predecessor {
         let (server, hub, live) = (self.handle.clone(), self.hub.clone(), self.live.clone());
         Predecessor { server, admin: None, hub, relay: None, live }
     }
 
-    /// Lets its workers do what there is to do, and what others ask of them, until `is_done`.
+    /// Steps the workers until they have nothing left to do and `is_done` returns true.
     pub(crate) fn work_until(&mut self, mut is_done: impl FnMut() -> bool) -> Result<(), String> {
         loop {
             let mut did = false;
@@ -71,7 +71,7 @@ impl Server {
     }
 }
 
-/// A server whose workers do not run yet.
+/// A server whose workers are not started yet.
 pub(crate) struct Opening {
     bound: Bound,
     pub(crate) hub: Hub,
@@ -80,7 +80,7 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// Opens one, which listens at new addresses or takes over those of another one.
+    /// Opens a server. It listens on `inherited` sockets where there are any, and binds the others.
     ///
     /// # Panics
     /// The system refuses what a simulation needs.

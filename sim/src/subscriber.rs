@@ -290,7 +290,7 @@ impl Subscriber {
                     self.connection = None;
                 } else if let Some(connection) = &mut self.connection {
                     shared.polls += 1;
-                    // The end of a body may still be unsent.
+                    // The end of the last request's body may still be unsent.
                     connection.output.extend(request);
                     connection.asked_ns = None;
                 }

@@ -55,7 +55,7 @@ const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
 impl Transport {
-    /// The request of a subscriber that has this position, with a body of this length, which nobody wants.
+    /// The request of a subscriber that has this position, with an unwanted body of this length.
     pub(crate) fn request(self, path: &str, position: Option<&str>, body_length: usize) -> Vec<u8> {
         let query = if self == Transport::Poll { "?poll=1" } else { "" };
         let mut head = format!("GET {path}{query} HTTP/1.1\r\nHost: a.test\r\n");
@@ -124,7 +124,7 @@ impl Inbox {
                 }
                 found.push(SubscriberEvent::Joined);
             }
-            // It has paused in the middle of its request, or its server drains.
+            // 408: it paused in the middle of its request. 503: the server drains.
             (_, 408 | 503) => found.push(SubscriberEvent::End(status)),
             (transport, status) => return Err(format!("{status} for a subscriber by {transport:?}")),
         }

@@ -56,11 +56,11 @@ pub(crate) enum Event {
     Publish(usize, usize),
     /// The server is killed, with the power of its machine or without, and starts again.
     Crash(bool),
-    /// Another server takes over, with this configuration, and got so many subscribers. `None`: it failed.
+    /// Another server takes over, with this configuration and so many subscribers. `None`: the upgrade failed.
     Upgrade(usize, Option<usize>),
-    /// The clock of the machine is set, by so many seconds.
+    /// The clock of the machine is moved by so many seconds.
     ClockStep(i64),
-    /// An upstream has these servers from now on, by their numbers.
+    /// The application has these servers from now on, by their numbers.
     Servers(Vec<usize>),
     /// The responses of a resource are purged, or marked stale.
     Purge(u8, bool),

@@ -79,7 +79,7 @@ impl Tunnel {
         }
     }
 
-    /// With something that is sent before everything else, and that the other end knows.
+    /// Sends `first` before everything else. The other end has to remove it.
     pub(crate) fn behind(mut self, mut first: Vec<u8>) -> Tunnel {
         first.append(&mut self.output);
         Tunnel { output: first, ..self }

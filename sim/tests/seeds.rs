@@ -43,7 +43,7 @@ fn former_failures_pass() {
 #[test]
 fn first_seeds_pass() {
     let moved: u64 = (1000..1060).map(|seed| passes(seed).moved).sum();
-    assert!(moved > 0, "no subscriber was moved to a server that takes over");
+    assert!(moved > 0, "no upgrade moved a subscriber");
 }
 
 #[test]

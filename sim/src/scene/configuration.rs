@@ -27,7 +27,7 @@ pub(crate) struct Configuration {
     pub(crate) read_time_max: Duration,
     pub(crate) request_time_max: Option<Duration>,
     pub(crate) retries_max: u32,
-    /// Servers of the application, and how one of them is chosen.
+    /// The number of servers of the application, and how one of them is chosen.
     pub(crate) servers: usize,
     pub(crate) balance: proxy::Balance,
     pub(crate) retry_on: proxy::RetryOn,
@@ -39,9 +39,9 @@ pub(crate) struct Configuration {
     pub(crate) body_max: u64,
     /// A field that the upstream is sent.
     pub(crate) adds_field: bool,
-    /// The upstream is sent what the site knows of the request.
+    /// A field with variables of the request is sent to the upstream.
     pub(crate) shows_request: bool,
-    /// Fields of responses are changed.
+    /// The rules for fields of responses are used.
     pub(crate) changes_fields: bool,
     /// The upstream is sent the id of the request.
     pub(crate) sends_request_id: bool,
@@ -122,7 +122,7 @@ impl Configuration {
             request_time_max: has_request_time.then(|| seconds(random, 5, 40)),
             retries_max: random.u32(0..=2),
             servers: random.usize(1..=SERVERS_MAX),
-            // Others depend on numbers that each process draws for itself.
+            // The other methods depend on random numbers of the process.
             balance: if random.u8(..4) == 0 {
                 proxy::Balance::LeastConnections
             } else {

@@ -24,7 +24,7 @@ const SERVERS_MAX: usize = 2;
 pub(crate) const APPLICATION: [&str; SERVERS_MAX] = ["application", "application-2"];
 pub(crate) const APPLICATION_NUMBERS: [usize; SERVERS_MAX] = [0, 2];
 
-/// The server that gets connections with TLS as they are.
+/// The server that gets the TLS connections that are passed on.
 pub(crate) const PASSED: &str = "passed";
 
 /// The smaller limit of a body.
@@ -33,7 +33,7 @@ pub(crate) const BODY_MAX_SMALL: usize = 20_000;
 /// A lifetime that is longer than most runs.
 const FRESH_S_LONG: u32 = 200;
 
-/// The shortest time for which messages are kept: longer than any server needs to send them, and shorter than a subscriber's pause.
+/// A short time for which messages are kept. It is longer than the server needs to send them, and shorter than a subscriber's longest pause.
 const AGE_SHORT: Duration = Duration::from_secs(3);
 
 /// Every time limit of a configuration, and every pause of a peer that keeps the rules, is shorter.
@@ -50,7 +50,7 @@ pub(crate) struct Scene {
     pub(crate) has_tls: bool,
     /// It also listens for a proxy that announces clients by the PROXY protocol.
     pub(crate) has_proxy_header: bool,
-    /// It also listens for connections with TLS that it passes on.
+    /// It also listens for TLS connections that it passes on.
     pub(crate) passes_tls: bool,
     /// It has an access log and metrics.
     pub(crate) is_observed: bool,
@@ -77,20 +77,20 @@ pub(crate) struct Scene {
     pub(crate) crashes: u32,
     /// How often another server takes over.
     pub(crate) upgrades: u32,
-    /// How often the application gets other servers while it is served.
+    /// How often the operator changes the servers of the application.
     pub(crate) server_changes: u32,
     /// How often the clock of the machine is set.
     pub(crate) clock_steps: u32,
-    /// One of so many connections cannot be accepted at once, because there are no descriptors.
+    /// One in so many calls of `accept` fails for lack of descriptors. `None`: none fails.
     pub(crate) accepts_per_failure: Option<NonZeroU64>,
-    /// How many connections the server has at most, and how much memory for bodies.
+    /// The server's limits of connections and of memory for bodies.
     pub(crate) connections_max: Option<usize>,
     pub(crate) bodies_memory_max: Option<u64>,
     /// How many events a worker takes at a time.
     pub(crate) events_max: usize,
     /// How much of what is sent over a connection waits in the kernel; `None` is its default.
     pub(crate) send_buffer_bytes: Option<usize>,
-    /// At which look at the clock a slice of a worker's time ends; `None`: at none.
+    /// A slice of a worker's turn ends at the look at the clock with this number. `None`: no slice ends early.
     pub(crate) slice_looks: Option<NonZeroU64>,
     /// Many bodies are longer than what the server keeps of one.
     pub(crate) has_long_bodies: bool,
@@ -117,7 +117,7 @@ pub(crate) struct Channels {
 /// The lengths from this draw on are those of runs with long bodies.
 const LONG_FIRST: u8 = 10;
 
-/// With the smaller buffer, a body that goes to a file more than once.
+/// The longest body in runs that use files. With the small buffer, parts of it go to a file more than once.
 const SPOOLED_BYTES_MAX: usize = 400_000;
 
 impl Scene {
@@ -188,7 +188,7 @@ impl Scene {
         if scene.disk.waiting_max < WAITING_MAX && random.bool() {
             scene.configurations.iter_mut().for_each(Configuration::keep_nothing_in_memory);
         } else if random.u8(..12) == 0 {
-            // Responses go to files again and again, because their clients are slow.
+            // Small buffers make clients slow, so that responses are stored in files repeatedly.
             scene.configurations.iter_mut().for_each(Configuration::keep_nothing_in_memory);
             (scene.send_buffer_bytes, scene.body_bytes_max) = (Some(SEND_BUFFER_SMALL), SPOOLED_BYTES_MAX);
             scene.has_long_bodies = true;
@@ -226,7 +226,7 @@ impl Scene {
             // What is stored is requested again after a crash, and is fresh then.
             (self.shares_resources, self.clients) = (true, random.usize(4..=8));
             if random.bool() {
-                // What is purged while the disk fails must not come back.
+                // A purged response must not come back, even if the disk was full during the purge.
                 (self.purges, self.disk.fills_up) = (self.purges.max(random.u32(..10)), true);
             }
             let caches = self.configurations.iter_mut().filter_map(|it| it.cache.as_mut());
@@ -238,20 +238,20 @@ impl Scene {
 }
 
 impl Scene {
-    /// What the operator does besides reloads.
+    /// Draws what the operator does besides reloads and purges, and the limits of the server.
     fn draw_operator(&mut self, random: &mut fastrand::Rng) {
-        // Each server has a memory of its own; a folder moves only when the former server has left it.
+        // The model cannot follow a cache folder through an upgrade: it moves only after the former server has left it.
         if self.crashes == 0 && self.folder_bytes.is_none() && random.u8(..4) == 0 {
             self.upgrades = random.u32(1..=3);
         }
         if self.crashes == 0 && random.u8(..6) == 0 {
-            // Lines of the log are those of requests.
+            // The model compares the log with requests, and these connections have lines too.
             (self.passes_tls, self.is_observed) = (true, false);
         }
         if random.u8(..4) == 0 {
             self.server_changes = random.u32(1..=8);
         }
-        // Stored responses are as old as the time of day says.
+        // The age of stored responses depends on the time of day.
         let has_cache = self.configurations.iter().any(|configuration| configuration.cache.is_some());
         if !has_cache && random.u8(..6) == 0 {
             self.clock_steps = random.u32(1..=4);
@@ -263,12 +263,12 @@ impl Scene {
         self.slice_looks = looks.flatten();
     }
 
-    /// Whether one server is there from the begin to the end.
+    /// Whether the same server runs from the beginning to the end.
     pub(crate) fn has_one_server(&self) -> bool {
         self.crashes == 0 && self.upgrades == 0
     }
 
-    /// Whether no connection waits to be accepted when nobody has anything to do.
+    /// Whether all connections are accepted before the clock moves.
     pub(crate) fn accepts_at_once(&self) -> bool {
         self.accepts_per_failure.is_none() && self.connections_max.is_none()
     }

@@ -1,4 +1,4 @@
-//! Where everything is in the folder of a run.
+//! Paths in the folder of a run.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ pub(crate) fn proxied_path(folder: &Path) -> PathBuf {
     folder.join("proxied.sock")
 }
 
-/// Where it listens for connections with TLS that it passes on.
+/// Where it listens for TLS connections that it passes on.
 pub(crate) fn passed_path(folder: &Path) -> PathBuf {
     folder.join("passed-on.sock")
 }

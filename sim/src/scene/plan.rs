@@ -1,4 +1,4 @@
-//! What the server is started with: the plan of a configuration.
+//! The server's plan for a configuration.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::{APPLICATION, CacheSettings, Configuration, PASSED, Scene, routes};
 use crate::model::push::CHANNELS_PATH;
 use crate::{secure, subscriber};
 
-/// The place of their upstream.
+/// The index of the upstream for connections that are passed on.
 const PASSED_UPSTREAM: usize = 2;
 
 /// Longer than any request takes.
@@ -171,7 +171,7 @@ impl Configuration {
         };
         let secure = if scene.has_tls { secure::plan(folder) } else { ServerPlan::default() };
         let own = passed.map(|listen| SiteListen { listen, is_default: false });
-        // The site of connections that are passed on is the second, and has an address of its own.
+        // The second site is the one for connections that are passed on. It has its own address.
         let site_listen = vec![Vec::new(), own.into_iter().collect()];
         match (Plan { server, sites, secure, site_listen, ..Plan::default() }).check() {
             Ok(checked) => checked,

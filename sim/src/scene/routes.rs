@@ -1,4 +1,4 @@
-//! Routes and rules of the site besides those of the proxy: what is answered here, where a path leads, which fields are changed.
+//! The routes of the site, and the rules for fields: fixed responses, redirects, rewrites, allowed methods and denied clients.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,18 +12,18 @@ use flatout_site::plan::{
 pub(crate) const DENIED: &str = "/denied";
 pub(crate) const REFUSED: &str = "/refused";
 
-/// Where most requests go, and a path that leads there.
+/// The path of most requests, and one that is rewritten to it.
 pub(crate) const OPEN: &str = "/open";
 pub(crate) const OLD: &str = "/old";
 
-/// A fixed response, and a redirect.
+/// Paths with a fixed response and with a redirect.
 pub(crate) const FIXED: &str = "/fixed";
 pub(crate) const MOVED: &str = "/moved";
 
-/// Only for GET and HEAD.
+/// A path that allows only GET and HEAD.
 pub(crate) const READ_ONLY: &str = "/read-only";
 
-/// Not for clients of one network, as a proxy in front of the server announces them.
+/// A path that is denied to clients of one network, by the address that a proxy announces.
 pub(crate) const DISTANT: &str = "/distant";
 
 const NEAR_BITS: u8 = 25;
@@ -37,24 +37,24 @@ pub(crate) fn is_near(address: Option<IpAddr>) -> bool {
     matches!(address, Some(IpAddr::V4(address)) if address.octets()[..3] == [192, 0, 2] && address.octets()[3] < 128)
 }
 
-/// Fields that the site sets and removes, and one that it sets where there is none.
+/// Fields of responses that the site's rules set, remove, and add if missing.
 pub(crate) const SET_FIELD: &str = "x-frame-options";
 pub(crate) const REMOVED_FIELD: &str = "x-powered-by";
 pub(crate) const DEFAULT_FIELD: &str = "x-served-by";
 
-/// What a request's upstream is told about it.
+/// The request field with the values of the site's variables.
 pub(crate) const SHOWN_FIELD: &str = "x-shown";
 
 pub(super) fn template(text: &str) -> Template {
-    Template::parse(text, |_| None).expect("variables that there are")
+    Template::parse(text, |_| None).expect("known variables")
 }
 
-/// The field that shows the upstream what the site knows of a request.
+/// The rule that sends the values of the site's variables to the upstream.
 pub(super) fn shown_field() -> FieldRule {
     field("X-Shown", FieldChange::Set(template("$host $uri $args")))
 }
 
-/// Changes of the fields of responses.
+/// The rules for fields of responses.
 pub(super) fn response_fields() -> Vec<FieldRule> {
     vec![
         field("X-Frame-Options", FieldChange::Set(Template::text("DENY"))),
@@ -63,12 +63,12 @@ pub(super) fn response_fields() -> Vec<FieldRule> {
     ]
 }
 
-/// A rule that changes a field of every message.
+/// A rule that changes a field under all conditions.
 pub(super) fn field(name: &str, change: FieldChange) -> FieldRule {
     FieldRule { change, name: name.to_owned(), when: When::Always }
 }
 
-/// All routes for requests of clients.
+/// All routes except the one for channels.
 pub(super) fn all(rules: &Rules, forward: &Forward) -> Vec<Route> {
     let route =
         |path: &str, rules: Rules, action| Route { rules, ..Route::new(PathMatch::prefix(path), action) };

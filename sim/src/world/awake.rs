@@ -1,9 +1,9 @@
-//! Who may have something to do.
+//! The actors that may have something to do.
 
-/// Who may have something to do, in an order that the seed decides.
+/// The actors that may have something to do. The next one is drawn at random.
 pub(super) struct Awake {
     actors: Vec<usize>,
-    /// Where each actor is among them.
+    /// The index of each actor in `actors`.
     places: Vec<Option<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! The end of a run: nothing may be left of it, and nobody may wait.
+//! The end of a run: the servers drain, and must have no connection or subscriber left.
 
 use super::{BEGIN_NS, QUIET_NS_MAX, Shared, World};
 use crate::client::Client;
@@ -8,7 +8,7 @@ use crate::server::{Server, SimulatedWorker};
 use crate::subscriber::GROUP;
 use crate::upstream::Upstream;
 
-/// A server that drains closes connections at rest at once, and others when they have had their last response.
+/// How long a draining server may keep idle connections. It should close them at once, and others after their last response.
 const REST_NS_MAX: u64 = 5_000_000_000;
 
 impl World {
@@ -24,14 +24,12 @@ impl World {
         while !self.have_ended() {
             if shared.now_ns > until_ns {
                 let figures: Vec<_> = self.servers.iter().map(|server| server.handle.figures()).collect();
-                return Err(format!("all clients are gone, and the servers do not end: {figures:?}"));
+                return Err(format!("all clients are gone, but the servers do not end: {figures:?}"));
             }
             if shared.now_ns > rest_until_ns
                 && let Some(at) = self.clients.iter().position(|client| !client.is_gone())
             {
-                return Err(format!(
-                    "the server drains, and the connection of client {at}, which is at rest, stays open"
-                ));
+                return Err(format!("the server drains, but the idle connection of client {at} stays open"));
             }
             self.settle(shared)?;
             self.advance(shared, shared.now_ns);

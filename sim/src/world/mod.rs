@@ -53,9 +53,9 @@ pub(crate) struct World {
     random: fastrand::Rng,
     /// The last one is served; those before it drain. Empty only while the server is started again.
     servers: Vec<Server>,
-    /// Of each server.
+    /// The number of workers of each server.
     workers: usize,
-    /// Workers of all servers that there may be.
+    /// The number of workers of all servers of the run, including those of later upgrades.
     all_workers: usize,
     clients: Vec<Client>,
     upstreams: Vec<Upstream>,

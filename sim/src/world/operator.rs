@@ -1,4 +1,4 @@
-//! The operator: purges, reloads, and kills the server.
+//! The operator: purges, reloads, upgrades, changes servers, sets the clock, and kills the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,14 +19,14 @@ use crate::trace::{Actor, Event};
 /// The longest time between two purges.
 const PURGE_PAUSE_NS_MAX: u64 = 2_000_000_000;
 
-/// By how many seconds the clock of the machine is set.
+/// The longest step of the machine's clock, forward or back.
 const CLOCK_STEP_S_MAX: i64 = 4_000;
 
-/// One of so many upgrades fails at once, and one later.
+/// One in so many upgrades fails at once, and one in so many fails later.
 const UPGRADES_PER_FAILURE: u8 = 6;
 
 impl World {
-    /// The operator purges, reloads, changes servers, kills the server or has it replaced, now and then.
+    /// Does at most one thing, if one is drawn. Returns whether it did.
     pub(super) fn operate(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
         if self.purges_left > 0 && shared.now_ns >= self.purges_at_ns && self.random.u8(..4) == 0 {
             self.purges_left -= 1;
@@ -34,7 +34,7 @@ impl World {
             self.has_purged = true;
             return Ok(self.purge(shared));
         }
-        // Most interesting is a crash while something is written, or when a purge could not be.
+        // Crashes are likelier while something is written, and after a purge that the disk may have refused.
         let looks = match jobs::count() {
             0 if std::mem::take(&mut self.has_purged) && jobs::disk_fault().is_some() => 2,
             0 => 128,
@@ -44,7 +44,7 @@ impl World {
             self.crash(shared);
             return Ok(true);
         }
-        // Most interesting is a change while a request waits.
+        // Changes are likelier while a request waits for its authorization.
         let looks = if std::mem::take(&mut shared.is_asked) { 2 } else { 32 };
         let kinds = [self.reloads_left, self.upgrades_left, self.changes_left, self.clock_steps_left];
         if kinds == [0; 4] || self.random.u8(..looks) > 0 {
@@ -78,12 +78,12 @@ impl World {
         shared.event(Actor::Operator, Event::Reload(next));
     }
 
-    /// Another server takes over, as at an upgrade: its listeners, channels and subscribers. The former one drains.
+    /// Upgrades: another server takes over the listeners, channels and subscribers, and the former one drains.
     fn upgrade(&mut self, shared: &mut Shared<'_>) -> Result<(), String> {
         self.upgrades_left -= 1;
         let next = (shared.served + 1) % shared.scene.configurations.len();
         let former = self.servers.last_mut().expect("a server, except in `crash`");
-        // Workers with nothing to do stay as they are while they wait for what the upgrade asks of them.
+        // Workers that are idle change only as the upgrade requires.
         former.work_until(|| true)?;
         let (giving, arriving) = simulation::hand_over(former.predecessor()).expect("sockets");
         former.work_until(|| arriving.is_done())?;
@@ -99,7 +99,7 @@ impl World {
             successor.take_channels(&opening.hub, None, shared.scene.channels.is_some())?;
             simulation::take_upstreams(&mut successor, &opening.live);
             if fails == 1 {
-                // It ends before its workers serve.
+                // The new server ends before its workers start.
                 drop(successor);
                 None
             } else {
@@ -117,7 +117,7 @@ impl World {
         former.work_until(|| giving.is_done() && (new.is_none() || has_all.load(Ordering::Acquire)))?;
         let Some(server) = new else {
             return match giving.finish() {
-                Ok(_) => Err("an upgrade whose new process fails has succeeded".to_owned()),
+                Ok(_) => Err("an upgrade succeeded although the new server failed".to_owned()),
                 Err(_) => {
                     shared.event(Actor::Operator, Event::Upgrade(next, None));
                     Ok(())
@@ -135,7 +135,7 @@ impl World {
         Ok(())
     }
 
-    /// Other servers of the application get its requests from now on.
+    /// Changes which servers get the application's requests.
     fn change_servers(&mut self, shared: &mut Shared<'_>) -> Result<(), String> {
         self.changes_left -= 1;
         let proxy = self.server().live.opened().proxy.clone();

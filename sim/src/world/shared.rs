@@ -28,7 +28,7 @@ pub(crate) struct Shared<'s> {
     pub(super) opened: u64,
     /// How often the server was killed.
     pub(crate) crashes: u32,
-    /// Subscribers that were moved to another server, with their sockets.
+    /// Subscribers that upgrades have moved to another server.
     pub(crate) moved: u64,
     /// Long polls on connections that had one before.
     pub(crate) polls: u64,
@@ -73,7 +73,7 @@ impl<'s> Shared<'s> {
 
     /// Another configuration is served.
     pub(super) fn serve(&mut self, configuration: usize) {
-        // What the operator has changed holds as long as the file has the same servers.
+        // Servers that the operator has set are used until a configuration with other servers is loaded.
         let servers = |at: usize| self.scene.configurations[at].servers;
         let has_other_servers = servers(self.served) != servers(configuration);
         self.served = configuration;
