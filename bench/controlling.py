@@ -122,7 +122,7 @@ def rss_mib(pid):
 
 
 class Fleet:
-    """The processes that are measured. Without admin listeners: those also cost something, with 10,000 servers."""
+    """The processes that are measured. By default without admin listeners, which take CPU time with 10,000 servers."""
 
     def __init__(self, folder, port, api_port, has_admin=False):
         self.folder, self.port, self.has_admin, self.processes, self.commands = Path(folder), port, has_admin, {}, {}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts the requests that are lost while pods roll, behind `flatout controller` and two data planes.
+"""Counts the requests that are lost while pods are replaced behind `flatout controller` and two data planes.
 
     bench/rolling.py [--requests N] [--only TEXT]
 
@@ -7,7 +7,7 @@ An API server of this program (bench/scripted_api.py) has a Gateway with a liste
 Its pods are processes that listen at addresses of their own: again and again one is started, added to the EndpointSlice, and the oldest one
 is removed from it and then ended. Meanwhile clients of four kinds send requests as fast as they get responses, and further cases change a
 route, replace the certificate, restart the controller or upgrade the data planes. A request is lost if it gets no response, or another
-status than 200. Each case ends after as many requests. Everything runs on this machine. Writes bench/results/rolling.md and .json.
+status than 200. Each case ends after N requests. Everything runs on this machine. Writes bench/results/rolling.md and .json.
 """
 
 import argparse, asyncio, base64, itertools, json, os, re, signal, subprocess, sys, tempfile, time
@@ -219,7 +219,7 @@ CASES = {
 
 
 async def run(case, requests):
-    """Requests and errors of each client, until there are as many requests."""
+    """Requests and errors of each client, until there are enough requests."""
     with tempfile.TemporaryDirectory() as folder:
         setting = Setting(folder)
         counts = {name: {"requests": 0, "errors": {}} for name in CLIENTS}

@@ -80,7 +80,7 @@ class ScriptedApi:
                     line = await queue.get()
                     writer.write(b"%x\r\n%s\r\n" % (len(line), line))
         except TimeoutError:
-            # The client goes on with another watch.
+            # The client continues with a new watch.
             writer.write(b"0\r\n\r\n")
         finally:
             self.watchers[path].discard(queue)

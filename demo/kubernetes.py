@@ -198,7 +198,7 @@ class Demo(Cluster):
         return status["observedGeneration"] == found["metadata"]["generation"] and counts == [wanted] * 3
 
     def roll(self, requests):
-        """Rolls until as many requests have been counted, but not less often than usual."""
+        """Rolls at least `ROLLS` times, and until this many requests have been counted."""
         with Load() as load:
             for version in itertools.count(1):
                 if version > ROLLS and load.good >= requests:
@@ -246,7 +246,7 @@ class Demo(Cluster):
 
 def main():
     parser = argparse.ArgumentParser(prog="./x demo kubernetes", description="a cluster whose application rolls under load")
-    parser.add_argument("--requests", type=int, default=0, help=f"roll until as many requests are counted; {ROLLS} times by default")
+    parser.add_argument("--requests", type=int, default=0, help=f"roll until N requests are counted; {ROLLS} times by default", metavar="N")
     parser.add_argument("--smoke", action="store_true", help=smoke.HELP)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

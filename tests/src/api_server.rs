@@ -24,11 +24,11 @@ struct ApiState {
     inner: Mutex<ApiObjects>,
     is_away: AtomicBool,
     is_silent: AtomicBool,
-    /// Connections that were made before its last change get nothing any more.
+    /// How often `is_silent` was set. Connections from before the last time get no more data.
     lives: AtomicUsize,
 }
 
-/// A connection, and the life of the server in which it was made.
+/// A connection, and the value of `lives` when it was accepted.
 struct ApiConnection<'s> {
     stream: TcpStream,
     life: usize,
@@ -48,7 +48,7 @@ struct ApiObjects {
     version: u64,
     /// Statuses that were written.
     patches: usize,
-    /// Watches that were refused, because they needed events that are forgotten.
+    /// Watches that were refused because they needed events that were forgotten.
     refusals: usize,
 }
 
@@ -131,7 +131,7 @@ impl ApiServer {
         inner.forgotten = inner.version;
     }
 
-    /// Sends nothing any more, as if its machine were gone: connections stay open. When it is back, old connections still get nothing.
+    /// Stops sending, as if its machine had failed: connections stay open. When it sends again, old connections still get nothing.
     pub fn set_silent(&self, is_silent: bool) {
         self.state.is_silent.store(is_silent, Ordering::Relaxed);
         self.state.lives.fetch_add(1, Ordering::Relaxed);

@@ -228,7 +228,7 @@ impl Served {
 }
 
 impl Served {
-    /// Calls `act`, on a thread of its own, when another process has taken over: this one then takes no changes any more.
+    /// Calls `act` on its own thread once another process has taken over. This process must not apply changes after that.
     ///
     /// # Errors
     /// The system has no thread for it.

@@ -22,7 +22,7 @@ pub struct LeaderTerm {
     pub number: u64,
 }
 
-/// The longest time for giving the Lease back.
+/// How long `retire` waits until the Lease is given back.
 const RELEASE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Whether this process is the leader.
@@ -41,9 +41,9 @@ enum Lead {
     Always,
     /// It holds the Lease, and has renewed it then.
     For(LeaderTerm, Instant),
-    /// It leads no more, but still holds the Lease.
+    /// It no longer leads, but still holds the Lease.
     Retiring,
-    /// It leads no more.
+    /// It no longer leads, and has given the Lease back.
     Retired,
 }
 
@@ -63,8 +63,8 @@ impl Leader {
         self.set(Lead::No);
     }
 
-    /// It never leads again: it is about to end, or another process has taken over. Waits until the Lease is given back, so that another
-    /// one leads at once, but not longer than two seconds.
+    /// Stops leading for good, because this process is about to end or another one has taken over. Waits at most two seconds until the Lease
+    /// is given back, so that another process can lead at once.
     pub fn retire(&self) {
         let mut lead = self.lock();
         // A process that was replaced calls this again when it ends.
@@ -74,7 +74,7 @@ impl Leader {
         drop(self.has_changed.wait_timeout_while(lead, RELEASE_TIME_MAX, is_held));
     }
 
-    /// Whether it never leads again.
+    /// Whether it has stopped leading for good.
     pub fn is_retired(&self) -> bool {
         matches!(*self.lock(), Lead::Retiring | Lead::Retired)
     }

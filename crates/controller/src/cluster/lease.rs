@@ -20,10 +20,10 @@ use crate::leader::{LEAD_TIME_MAX, Leader, LeaderTerm};
 /// How often the Lease is renewed or looked at.
 const RENEWAL: Duration = Duration::from_secs(3);
 
-/// How often it looks whether the process is about to end.
+/// How often it checks whether this process has stopped leading.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A request for the Lease that gets no response in this time is given up, so that the next one finds an API server that is back.
+/// The timeout of a request for the Lease. The next request may reach an API server that is back.
 const RESPONSE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// After this time without a renewal, a holder counts as gone.
@@ -80,7 +80,7 @@ pub(super) async fn follow(client: Client, leadership: Leadership, leader: Arc<L
     leader.released();
 }
 
-/// Waits until the Lease is to be renewed, or given back.
+/// Waits until it is time to renew the Lease or to give it back.
 async fn wait(leader: &Leader) {
     let began = Instant::now();
     while began.elapsed() < RENEWAL && !leader.is_retired() {
@@ -88,7 +88,7 @@ async fn wait(leader: &Leader) {
     }
 }
 
-/// Gives the Lease back, if this process holds it: another one may have it at once.
+/// Gives the Lease back if this process holds it, so that another one can take it at once.
 async fn release(api: &Api<DynamicObject>, leadership: &Leadership) -> Result<(), kube::Error> {
     let Some(mut lease) = api.get_opt(&leadership.name).await? else { return Ok(()) };
     let former = lease.data.get("spec").cloned().unwrap_or_default();

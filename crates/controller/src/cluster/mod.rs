@@ -103,8 +103,8 @@ const PAGE_OBJECTS: u32 = 500;
 /// How long the API server may take to accept a connection. A server that is back is found after at most this time and a pause.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// A connection on which a response is due counts as lost after this time without a byte: the machine of the API server may be gone without
-/// having closed it.
+/// A connection with a pending response counts as lost after this time without a byte. The API server's machine may have failed without
+/// closing it.
 const SILENCE_MAX: Duration = Duration::from_secs(35);
 
 // A watch without changes is silent until the API server ends it.

@@ -34,7 +34,7 @@ struct State {
     is_plan: bool,
     /// Such a plan is being written.
     is_writing_plan: bool,
-    /// Nothing is written any more.
+    /// No more plans are written.
     is_stopped: bool,
     /// Why the last write failed.
     fault: Option<String>,
@@ -92,7 +92,7 @@ impl Keeper {
         self.0.has_changed.notify_all();
     }
 
-    /// Writes nothing any more: another process writes newer plans.
+    /// Writes no more plans, because another process writes newer ones.
     pub(super) fn stop(&self) {
         let mut state = self.0.lock();
         (state.is_stopped, state.is_plan, state.next) = (true, false, None);

@@ -144,7 +144,7 @@ impl Plane {
         }
     }
 
-    /// Once another process has taken over, that one follows controllers and writes plans.
+    /// Stops following controllers and writing plans once another process has taken over.
     fn follow_upgrades(&self, served: &Served) -> Result<(), Failure> {
         let (is_replaced, keeper) = (self.is_replaced.clone(), self.keeper.clone());
         served.when_replaced(move || {
