@@ -2,7 +2,10 @@
 
 use super::fastcgi::{self, Records};
 use super::response::{Made, application, authorization};
-use super::{Arrived, Begin, Behaviour, Fault, LINGER_LOOKS, PAUSE_MS_MAX, Role, TRICKLE_PIECES, draw_leave};
+use super::{
+    Arrived, Begin, Behaviour, Fault, LINGER_LOOKS, PAUSE_MS_MAX, Role, TRICKLE_PIECES, draw_leave,
+    is_pausing,
+};
 use crate::message::{Decoder, Framing, Head, Start, chunked};
 use crate::scene::TIME_MAX;
 use crate::socket::{Did, Received, Sent, Socket};
@@ -120,10 +123,9 @@ impl Connection {
         random: &mut fastrand::Rng,
         shared: &mut Shared<'_>,
     ) -> Result<Did, String> {
-        if shared.now_ns < self.wakes_at_ns {
+        if is_pausing(&mut self.wakes_at_ns, shared) {
             return Ok(Did::Nothing);
         }
-        self.wakes_at_ns = 0;
         if let Some(tunnel) = self.tunnel.as_mut().filter(|_| self.sent == self.output.len()) {
             let (input, wakes_at_ns) = (&mut self.input, &mut self.wakes_at_ns);
             return tunnel.step(&mut self.socket, input, random, shared, self.actor, wakes_at_ns);

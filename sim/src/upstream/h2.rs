@@ -13,6 +13,7 @@ use h2::{Reason, RecvStream, SendStream};
 use super::response::{Made, application, authorization};
 use super::{
     Arrived, Begin, Behaviour, Fault, PAUSE_MS_MAX, Role, TRICKLE_BYTES_MIN, TRICKLE_PIECES, draw_leave,
+    is_pausing,
 };
 use crate::carrier::{Carrier, Wire};
 use crate::message::Framing;
@@ -228,10 +229,9 @@ impl Connection {
         let first = random.usize(..count.max(1));
         for at in (0..count).map(|at| (first + at) % count) {
             let stream = &mut self.streams[at];
-            if shared.now_ns < stream.wakes_at_ns {
+            if is_pausing(&mut stream.wakes_at_ns, shared) {
                 continue;
             }
-            stream.wakes_at_ns = 0;
             match stream.go_on(role, random, shared, self.actor)? {
                 Did::Nothing => {}
                 Did::Something => return Ok(true),

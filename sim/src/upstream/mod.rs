@@ -106,6 +106,15 @@ fn draw_leave(random: &mut fastrand::Rng, shared: &Shared<'_>) -> bool {
     random.u16(..if shared.has_unread { AWAITED_LOOKS } else { IDLE_LOOKS }) == 0
 }
 
+/// Whether a connection or a stream is in a pause. A pause that is over is cleared.
+fn is_pausing(wakes_at_ns: &mut u64, shared: &Shared<'_>) -> bool {
+    if shared.now_ns < *wakes_at_ns {
+        return true;
+    }
+    *wakes_at_ns = 0;
+    false
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Begin {
     AfterHead,

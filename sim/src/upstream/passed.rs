@@ -1,6 +1,6 @@
 //! The upstream's end of a TLS connection that the server passed on. All bytes must be those that the client sent, including the first record.
 
-use super::PAUSE_MS_MAX;
+use super::{PAUSE_MS_MAX, is_pausing};
 use crate::client::NUMBER_BYTES;
 use crate::socket::{Did, Received, Socket};
 use crate::trace::{Actor, Event};
@@ -34,10 +34,9 @@ impl Connection {
         random: &mut fastrand::Rng,
         shared: &mut Shared<'_>,
     ) -> Result<Did, String> {
-        if shared.now_ns < self.wakes_at_ns {
+        if is_pausing(&mut self.wakes_at_ns, shared) {
             return Ok(Did::Nothing);
         }
-        self.wakes_at_ns = 0;
         if let Some(tunnel) = &mut self.tunnel {
             let (input, wakes_at_ns) = (&mut self.input, &mut self.wakes_at_ns);
             return tunnel.step(&mut self.socket, input, random, shared, self.actor, wakes_at_ns);
