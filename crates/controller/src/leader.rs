@@ -43,7 +43,7 @@ enum Lead {
     For(LeaderTerm, Instant),
     /// It no longer leads, but still holds the Lease.
     Retiring,
-    /// It no longer leads, and has given the Lease back.
+    /// It no longer leads, and does not hold the Lease.
     Retired,
 }
 
