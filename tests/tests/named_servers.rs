@@ -67,10 +67,12 @@ fn started(hosts: &str) -> Named {
         "site.kdl",
         format!(
             "workers 1\nupstream named {{ named-servers {hosts} resolver=\"{dns}\" time=\"500ms\"; }}\n\
+             upstream inner {{ server \"http://127.0.0.1:{port}\"; }}\n\
              site front {{\n listen \"127.0.0.1:{front}\" default=on\n\
              route \"/host\" {{ proxy \"http://$arg_to:{port}\" others=named; proxy-host upstream; }}\n\
              route \"/kept\" {{ proxy \"http://$arg_to:{port}\" others=named; }}\n\
              route \"/any\" {{ proxy \"$arg_to\" others=named; proxy-host upstream; }}\n\
+             route \"/among\" {{ proxy \"http://$arg_to\" among=inner others=named; }}\n\
              route \"/cached\" {{ proxy \"http://$arg_to:{port}\" others=named; cache \"1h\"; cache-key \"one\"; }}\n}}\n\
              site back {{\n listen \"127.0.0.1:{port}\" default=on\n\
              route \"/\" {{ respond 200 \"$http_host $request_uri $random_id\"; }}\n}}\n"
@@ -107,6 +109,8 @@ fn requests_reach_only_servers_that_they_may_name() {
         named.seen(&format!("/any?to=http://a.internal:{port}/x/y")),
         format!("a.internal:{port} /x/y")
     );
+    assert_eq!(named.seen("/among?to=inner"), "t /among?to=inner");
+    assert_eq!(named.got("/among?to=named").status, 502);
     for target in [
         "/host?to=b.example",
         "/host?to=internal",
@@ -123,6 +127,8 @@ fn requests_reach_only_servers_that_they_may_name() {
         "/any?to=ftp://a.internal",
         "/any?to=named",
         "/any?to=http://named",
+        "/any?to=inner",
+        "/any?to=http://inner",
     ] {
         let answer = named.got(target);
         assert_eq!(answer.status, 502, "{target}: {}", answer.text());

@@ -221,7 +221,7 @@ fn proxy(
         Some(text) => {
             let mut name = Vec::new();
             text.render(&context.view(worker), Paths::Decoded, &mut name);
-            match worker.compiled.upstream(&name) {
+            match worker.compiled.upstream(&name, route.named_upstreams.as_deref()) {
                 Some(upstream) => Some(Forward { upstream, ..forward.clone() }),
                 None => match named_server(&name).filter(|_| route.names_server) {
                     Some((server, path)) => {

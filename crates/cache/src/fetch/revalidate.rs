@@ -54,16 +54,15 @@ impl Fill {
     /// The stale response is still valid: updates it with the fields of the 304.
     pub(crate) fn revalidated(&self, lane: &Lane, stale: &Arc<Entry>, response: &Response) -> Disposition {
         let now_ms = clock::unix_milliseconds();
-        if let Some(newer) = self.newer_than(stale) {
-            return self.answer_revalidated(lane, &newer, !newer.policy.is_validated_always, false, now_ms);
-        }
         let fields = updated(stale, response, now_ms / 1000);
         let fields = || fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
         let decision = self.storage_decision(stale.status, fields(), now_ms);
         let updated = |decision: &StorageDecision| {
             self.entry(stale.status, fields(), decision, now_ms, Content::Of(stale.owner().clone()))
         };
+        let is_stored = decision.is_ok() && !self.is_replaced(stale);
         let entry = match &decision {
+            Ok(decision) if !is_stored => Arc::new(updated(decision)),
             Ok(decision) => self.worker.store.insert(&self.key(), updated(decision), self.flight.asked).0,
             // It must not be stored any more, and serves only this request: with what the 304 says to other caches.
             Err(_) => {
@@ -75,19 +74,8 @@ impl Fill {
                 Arc::new(updated(&StorageDecision { policy, withheld: Vec::new() }))
             }
         };
-        let is_shared = decision.as_ref().is_ok_and(|decision| !decision.policy.is_validated_always);
-        self.answer_revalidated(lane, &entry, is_shared, decision.is_ok(), now_ms)
-    }
-
-    /// Responds with an entry that is valid, also to the requests that wait for it if it may be shared.
-    fn answer_revalidated(
-        &self,
-        lane: &Lane,
-        entry: &Arc<Entry>,
-        is_shared: bool,
-        is_stored: bool,
-        now_ms: u64,
-    ) -> Disposition {
+        // Requests that wait get it too, unless each has to validate it or there is another one for them.
+        let is_shared = is_stored && !entry.policy.is_validated_always;
         self.settle(if is_shared { Outcome::Whole(entry.clone()) } else { Outcome::Released });
         let cache_status = CacheStatus {
             status: Some(304),
@@ -95,18 +83,18 @@ impl Fill {
             is_stored,
             ..CacheStatus::forwarded(CacheOutcome::Revalidated, "stale")
         };
-        self.answer_with(lane, entry, cache_status, now_ms);
+        self.answer_with(lane, &entry, cache_status, now_ms);
         Disposition::Consumed(false)
     }
 
-    /// What another request has stored in place of this entry since the upstream was asked: one that bypassed it (`cache-refresh`). The
-    /// older response must not come back.
-    fn newer_than(&self, stale: &Entry) -> Option<Arc<Entry>> {
-        let current = self.worker.store.at(self.flight.slot, &self.key())?;
-        let is_newer = !current.shares_body(stale)
-            && current.selected() == stale.selected()
-            && current.policy.stored_ms >= self.order.asked_ms;
-        is_newer.then_some(current)
+    /// Whether another request has stored another response in place of this one since the upstream was asked: one that bypassed it
+    /// (`cache-refresh`, or no-cache). The older response is valid for this request, but must not come back into the cache.
+    fn is_replaced(&self, stale: &Entry) -> bool {
+        self.worker.store.at(self.flight.slot, &self.key()).is_some_and(|current| {
+            !current.shares_body(stale)
+                && current.selected() == stale.selected()
+                && current.policy.stored_ms >= self.order.asked_ms
+        })
     }
 }
 

@@ -121,15 +121,23 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "proxy",
         value: "UPSTREAM",
-        keys: &[Key {
-            name: "others",
-            value: "UPSTREAM",
-            default: "",
-            help: "with variables: an upstream with named-servers, for names and addresses that are no upstream of the file",
-        }],
+        keys: &[
+            Key {
+                name: "among",
+                value: "UPSTREAMS",
+                default: "all; none with others=",
+                help: "with variables: the upstreams of the file that requests may name, separated by spaces",
+            },
+            Key {
+                name: "others",
+                value: "UPSTREAM",
+                default: "",
+                help: "with variables: an upstream with named-servers, for all other names and addresses",
+            },
+        ],
         help: "forward requests to an upstream of this file, or to an address such as http://127.0.0.1:8000, \
-               unix:/run/app.sock or srv+http://_http._tcp.example.org; with variables, to the upstream of the file with this name or address; others get 502, unless others= names an upstream \
-               with named-servers",
+               unix:/run/app.sock or srv+http://_http._tcp.example.org; with variables, to the upstream of the file with this name or \
+               address; other names get 502, unless others= names an upstream with named-servers",
         within: ANSWERING,
         is_list: false,
         ..WORD

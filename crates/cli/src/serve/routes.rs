@@ -7,8 +7,7 @@ use flatout_config::{Mistake, Node};
 use flatout_files as files;
 use flatout_proxy::{Forward, Mirror};
 use flatout_site::plan::{
-    Action, Condition, PassthroughShare, PathMatch, Plan, Route, RouteEntry, SharedSite, Site, Template,
-    TlsPassthrough,
+    Action, Condition, PassthroughShare, PathMatch, Plan, Route, RouteEntry, SharedSite, Site, TlsPassthrough,
 };
 
 use super::blocks::ACTIONS;
@@ -111,13 +110,8 @@ impl Sites {
         }
         // The action of the site itself handles everything that no route does.
         if let Some((action, at)) = reader.note(self.action(reader, nodes, &rest)).flatten() {
-            let upstream_name = reader.note(Sites::upstream_name(reader, nodes, &rest)).flatten();
-            let names_server = Sites::names_server(nodes);
-            let route = Route {
-                upstream_name,
-                names_server,
-                ..self.route_of(PathMatch::prefix("/"), action, rest.clone())
-            };
+            let mut route = self.route_of(PathMatch::prefix("/"), action, rest.clone());
+            reader.note(Sites::name_upstream(reader, nodes, &rest, &mut route));
             for route in reader.note(rendered(reader, route, &at, &rest, &site_name)).unwrap_or_default() {
                 add(route, at.clone(), true);
             }
@@ -208,10 +202,8 @@ impl Sites {
             let message = "this route serves nothing; add files, proxy, push, redirect, respond or reroute";
             return Err(reader.tree.mistake(&node.at, message));
         };
-        let upstream_name = Sites::upstream_name(reader, inner, &options)?;
         let mut route = self.route_of(path, action, options.clone());
-        route.upstream_name = upstream_name;
-        route.names_server = Sites::names_server(inner);
+        Sites::name_upstream(reader, inner, &options, &mut route)?;
         route.when.extend(when);
         route.entry = entry;
         if is_named {
@@ -239,8 +231,7 @@ impl Sites {
         let source = conditional.conditions.last().map(Condition::source).unwrap_or_default();
         route.name = format!("{} when {source}", route.name);
         route.when.clone_from(&conditional.conditions);
-        route.upstream_name = Sites::upstream_name(reader, inner, options)?;
-        route.names_server = Sites::names_server(inner);
+        Sites::name_upstream(reader, inner, options, &mut route)?;
         Ok((route, node.value_at().clone()))
     }
 
@@ -267,21 +258,26 @@ impl Sites {
         route
     }
 
-    /// Whether requests name servers of the upstream of an action among these nodes.
-    fn names_server(nodes: &[Node]) -> bool {
-        nodes.iter().any(|node| node.name == "proxy" && node.key("others").is_some())
-    }
-
-    /// The name of the upstream of an action among these nodes, if it has variables.
-    fn upstream_name(
+    /// Adds to a route which upstreams or servers its requests name, if the action among these nodes has variables.
+    fn name_upstream(
         reader: Reader<'_>,
         nodes: &[Node],
         options: &ServeOptions,
-    ) -> Result<Option<Template>, Mistake> {
+        route: &mut Route,
+    ) -> Result<(), Mistake> {
         let has_variables = |node: &&Node| node.name == "proxy" && node.values[0].text.contains('$');
-        let Some(node) = nodes.iter().find(has_variables) else { return Ok(None) };
-        let template = options.template(&node.values[0].text);
-        template.map(Some).map_err(|message| mistake_in(reader.tree, node, message))
+        let Some(node) = nodes.iter().find(has_variables) else { return Ok(()) };
+        let at = |message: String| mistake_in(reader.tree, node, message);
+        let given = Values::of_node(node);
+        let among = given.key("among");
+        let names: Vec<String> = among.unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+        if let Some(why) = names.iter().find_map(|name| options.upstream_of(name).err()) {
+            return Err(at(format!("among: {why}")));
+        }
+        route.upstream_name = Some(options.template(given.text()).map_err(at)?);
+        route.names_server = given.key("others").is_some();
+        route.named_upstreams = (route.names_server || among.is_some()).then_some(names);
+        Ok(())
     }
 
     /// The action among these nodes.
@@ -307,6 +303,9 @@ impl Sites {
             }
             "proxy" => {
                 // The name comes from variables.
+                if given.key("among").is_some() && !given.text().contains('$') {
+                    return Err(at("among= is for an upstream whose name has variables".to_owned()));
+                }
                 let upstream = match (given.text().contains('$'), given.key("others")) {
                     (true, None) => options.first_upstream().map_err(at)?,
                     (true, Some(others)) => options.named_upstream(others).map_err(at)?,

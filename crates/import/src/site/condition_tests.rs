@@ -211,12 +211,14 @@ fn variables_choose_among_upstreams() {
     .text;
     assert!(text.contains("upstream a {\n") && text.contains("upstream b {\n"), "{text}");
     assert!(
-        text.contains("    route \"/\" {\n        proxy \"http://$u\"\n        x-forwarded off\n    }\n"),
+        text.contains(
+            "    route \"/\" {\n        proxy \"http://$u\" among=\"a b\"\n        x-forwarded off\n    }\n"
+        ),
         "{text}"
     );
     assert!(
         text.contains(
-            "    route \"/a/\" {\n        rewrite \"^\" \"/x?\" then=stop\n        proxy \"http://$u\"\n        x-forwarded off\n"
+            "    route \"/a/\" {\n        rewrite \"^\" \"/x?\" then=stop\n        proxy \"http://$u\" among=\"a b\"\n        x-forwarded off\n"
         ) && !text.contains("named-servers"),
         "{text}"
     );

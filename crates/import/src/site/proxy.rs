@@ -220,11 +220,14 @@ impl<'d> Import<'d> {
         // A port would make the name of an upstream an address.
         let has_port = named.contains(':');
         let names: Vec<&'d str> = self.upstreams.iter().map(|upstream| upstream.word(0)).collect();
+        // Upstreams that are made of addresses and sockets have names that nginx does not know.
+        let mut among = Vec::new();
         for name in names.iter().filter(|_| !has_port) {
             let made = self.upstream_with(name, is_tls, family, protocol.clone(), chain, lines);
-            if made.is_some_and(|made| made != *name) {
+            if made.as_ref().is_some_and(|made| made != name) {
                 return Err("upstreams that a variable names have the same settings in all places".to_owned());
             }
+            among.extend(made);
         }
         let url = match scheme {
             "" => named.to_owned(),
@@ -238,11 +241,12 @@ impl<'d> Import<'d> {
         if is_upstream && names.is_empty() {
             return Err("a variable in it can only be the name of an upstream".to_owned());
         }
+        let among = option("among", &among.join(" "));
         let others = match is_upstream {
             true => String::new(),
             false => option("others", &self.others(is_tls, family, protocol, chain)?),
         };
-        lines.setting(format!("proxy {}{others}", text(&url)));
+        lines.setting(format!("proxy {}{among}{others}", text(&url)));
         Ok(!is_upstream)
     }
 

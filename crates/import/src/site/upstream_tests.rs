@@ -163,7 +163,7 @@ fn the_path_may_name_the_upstream() {
         text.contains("map \"upstream_of_path\" \"$uri\" {\n    case \"~^/([^/]+)$\" \"$1\"\n}"),
         "{text}"
     );
-    assert!(text.contains("proxy \"http://$upstream_of_path\"\n"), "{text}");
+    assert!(text.contains("proxy \"http://$upstream_of_path\" among=a\n"), "{text}");
 }
 
 #[test]

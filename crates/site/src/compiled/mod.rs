@@ -153,10 +153,12 @@ impl Compiled {
         Some(sources.sites.iter().map(SharedSite::address).zip(&self.sites).collect())
     }
 
-    /// The upstream of this name, perhaps behind `http://`.
-    pub(crate) fn upstream(&self, name: &[u8]) -> Option<usize> {
+    /// The upstream of this name, perhaps behind `http://`, if it is among these names.
+    pub(crate) fn upstream(&self, name: &[u8], among: Option<&[String]>) -> Option<usize> {
         let bare = name.strip_prefix(b"http://").or_else(|| name.strip_prefix(b"grpc://")).unwrap_or(name);
-        let find = |name: &[u8]| self.upstreams.iter().position(|known| known.as_bytes() == name);
+        let may_be = |known: &String| among.is_none_or(|among| among.contains(known));
+        let find =
+            |name: &[u8]| self.upstreams.iter().position(|known| known.as_bytes() == name && may_be(known));
         find(name).or_else(|| find(bare))
     }
 

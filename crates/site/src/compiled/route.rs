@@ -59,6 +59,8 @@ pub(crate) struct CompiledRoute {
     pub(crate) upstream_name: Option<Text>,
     /// Another name is that of a server.
     pub(crate) names_server: bool,
+    /// The upstreams that requests may name; `None`: all.
+    pub(crate) named_upstreams: Option<Vec<String>>,
     pub(crate) action: CompiledAction,
     pub(crate) cache: Option<CompiledCached>,
 }
@@ -166,6 +168,7 @@ pub(super) fn is_alike(one: &plan::Route, other: &plan::Route) -> bool {
         && one.try_files == other.try_files
         && one.upstream_name == other.upstream_name
         && one.names_server == other.names_server
+        && one.named_upstreams == other.named_upstreams
 }
 
 impl CompiledRoute {
@@ -254,6 +257,7 @@ impl CompiledRoute {
             tries_files_only,
             upstream_name,
             names_server: route.names_server,
+            named_upstreams: route.named_upstreams.clone(),
             action,
             cache,
         })

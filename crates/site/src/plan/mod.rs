@@ -205,6 +205,8 @@ pub struct Route {
     /// A name of no upstream is that of a server: the action's upstream gets the request with it, and decides whether requests may
     /// name it.
     pub names_server: bool,
+    /// The names of the upstreams that requests may name; `None`: all of the plan.
+    pub named_upstreams: Option<Vec<String>>,
     /// A folder whose files are tried for GET and HEAD before `action`; the index in [`Plan::folders`].
     pub try_files: Option<usize>,
     /// The action.
@@ -367,6 +369,7 @@ impl Route {
             rules: Rules::default(),
             upstream_name: None,
             names_server: false,
+            named_upstreams: None,
             try_files: None,
             action,
         }
