@@ -329,6 +329,40 @@ fn listeners_change_by_reload() {
     until("the last reload", || ask(&mut TcpStream::connect(free).unwrap()) == "four");
 }
 
+/// `[::]` accepts IPv4 clients too, except at addresses that are listed.
+#[test]
+fn addresses_beside_one_for_all_come_and_go_by_reload() {
+    let folder = Folder::new();
+    let port = TcpListener::bind("[::]:0").unwrap().local_addr().unwrap().port();
+    let site = |address: &str, text: &str| {
+        format!("site {text} {{ listen \"{address}:{port}\" default=on; respond 200 {text}; }}\n")
+    };
+    let (all, ipv4, one) = (site("[::]", "all"), site("0.0.0.0", "ipv4"), site("127.0.0.1", "one"));
+    folder.write("site.kdl", format!("workers 2\n{all}"));
+    let server = served_as_it_says(&folder);
+    let seen = |host: &str| {
+        let mut stream = TcpStream::connect((host, port)).ok()?;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").ok()?;
+        Some(flatout_tests::answers(&flatout_tests::read_to_close(&mut stream), false).first()?.text())
+    };
+    let mut reloaded = |text: String, expected: [Option<&str>; 3]| {
+        folder.write("site.kdl", format!("workers 2\n{text}"));
+        server.signal(Signal::HUP);
+        until(&format!("{expected:?} of:\n{text}"), || {
+            // Each worker has its own sockets.
+            (0..4).all(|_| {
+                ["127.0.0.1", "127.0.0.2", "::1"].map(seen) == expected.map(|text| text.map(str::to_owned))
+            })
+        });
+    };
+    reloaded(format!("{all}{ipv4}"), [Some("ipv4"), Some("ipv4"), Some("all")]);
+    reloaded(format!("{one}{ipv4}{all}"), [Some("one"), Some("ipv4"), Some("all")]);
+    reloaded(format!("{one}{all}"), [Some("one"), Some("all"), Some("all")]);
+    reloaded(all.clone(), [Some("all"), Some("all"), Some("all")]);
+    reloaded(ipv4.clone(), [Some("ipv4"), Some("ipv4"), None]);
+    reloaded(format!("{ipv4}{all}"), [Some("ipv4"), Some("ipv4"), Some("all")]);
+}
+
 /// A reload must keep the counts of limits, and the state of a server that is down.
 #[test]
 fn state_is_kept_over_reloads() {

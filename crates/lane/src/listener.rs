@@ -32,8 +32,6 @@ pub struct ListenOptions {
     pub keepalive: Option<Duration>,
     /// The mode of a Unix socket's file, less the umask.
     pub unix_mode: Option<u32>,
-    /// Whether `[::]` accepts only IPv6. Otherwise it accepts IPv4 too, whatever the host's default is.
-    pub is_ipv6_alone: bool,
 }
 
 /// Probes without a reply after which the kernel closes a connection (`TCP_KEEPCNT`).
@@ -66,13 +64,13 @@ pub fn bind_tcp(
     if !options.share_port {
         // With `SO_REUSEPORT` we would join any existing group: only a bind without it detects that the port is in
         // use.
-        let alone = tcp_socket(address, options)?;
+        let alone = tcp_socket(address)?;
         net::bind(&alone, &address)?;
         address = local_tcp(&alone)?;
     }
     let mut sockets = Vec::with_capacity(workers);
     for _ in 0..workers {
-        let socket = tcp_socket(address, options)?;
+        let socket = tcp_socket(address)?;
         sockopt::set_socket_reuseport(&socket, true)?;
         net::bind(&socket, &address)?;
         address = local_tcp(&socket)?;
@@ -182,13 +180,14 @@ pub fn nic_queues() -> usize {
     queues.max().unwrap_or(0)
 }
 
-fn tcp_socket(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
+fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if let IpAddr::V6(ip) = address.ip() {
-        sockopt::set_ipv6_v6only(&socket, options.is_ipv6_alone || !ip.is_unspecified())?;
+        // `[::]` accepts IPv4 too, whatever the host's default is.
+        sockopt::set_ipv6_v6only(&socket, !ip.is_unspecified())?;
     }
     Ok(socket)
 }
@@ -295,7 +294,6 @@ mod tests {
         share_port: false,
         keepalive: None,
         unix_mode: None,
-        is_ipv6_alone: false,
     };
 
     fn accepted(listener: &OwnedFd) -> Option<OwnedFd> {

@@ -22,11 +22,15 @@ impl Listeners {
         asked: &Address,
         start: Start,
         plan: &Plan,
+        added: &[(Entry, Vec<OwnedFd>)],
     ) -> Result<(Entry, Vec<OwnedFd>), Error> {
+        let mut own = self.entries.iter().chain(added.iter().map(|(entry, _)| entry));
+        let mut options = options(&plan.socket);
+        options.share_port |= own.any(|entry| overlaps(&entry.address, asked));
         let refused = |error| Error::Listen(asked.url(start.is_secure), asked.clone(), error);
         let began = Instant::now();
         let bound = loop {
-            match self.bind_now(asked, plan) {
+            match self.bind_now(asked, plan, &options) {
                 Err(error)
                     if error.kind() == ErrorKind::AddrInUse
                         && self.was_released(asked)
@@ -53,17 +57,21 @@ impl Listeners {
     }
 
     /// One socket per worker, or one Unix socket for all.
-    fn bind_now(&self, asked: &Address, plan: &Plan) -> std::io::Result<(Address, Vec<OwnedFd>)> {
-        let options = ListenOptions { is_ipv6_alone: has_ipv4_beside(asked, plan), ..options(&plan.socket) };
+    fn bind_now(
+        &self,
+        asked: &Address,
+        plan: &Plan,
+        options: &ListenOptions,
+    ) -> std::io::Result<(Address, Vec<OwnedFd>)> {
         match asked {
             Address::Tcp(tcp) => {
-                let (actual, sockets) = listener::bind_tcp(*tcp, self.cpus.len(), &options)?;
+                let (actual, sockets) = listener::bind_tcp(*tcp, self.cpus.len(), options)?;
                 if picks_by_cpu(&plan.socket, tcp, self.cpus.len()) {
                     select_by_cpu(sockets.first().map(OwnedFd::as_fd), &self.cpus)?;
                 }
                 Ok((Address::Tcp(actual), sockets))
             }
-            Address::Unix(path) => Ok((asked.clone(), vec![listener::bind_unix(path, &options)?])),
+            Address::Unix(path) => Ok((asked.clone(), vec![listener::bind_unix(path, options)?])),
         }
     }
 
@@ -91,19 +99,17 @@ pub(super) fn options(plan: &SocketPlan) -> ListenOptions {
         congestion: plan.congestion.clone(),
         share_port: plan.share_port,
         unix_mode: plan.unix_mode,
-        is_ipv6_alone: false,
     }
 }
 
-/// Whether this is `[::]:PORT` and the plan has `0.0.0.0:PORT` too, which then accepts the IPv4 clients.
-fn has_ipv4_beside(asked: &Address, plan: &Plan) -> bool {
-    let all = |address: &Address| match address {
-        Address::Tcp(tcp) if tcp.ip().is_unspecified() && tcp.port() > 0 => Some(*tcp),
-        _ => None,
+/// Whether one of these two stands for all addresses and includes the other, as `[::]:80` includes `0.0.0.0:80` and `127.0.0.1:80`.
+/// Both can be bound; the kernel gives a connection to the one that is more specific.
+fn overlaps(one: &Address, other: &Address) -> bool {
+    let (Address::Tcp(one), Address::Tcp(other)) = (one, other) else { return false };
+    let includes = |all: &SocketAddr, one: &SocketAddr| {
+        all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4()) && all.port() == one.port()
     };
-    let Some(ipv6) = all(asked).filter(SocketAddr::is_ipv6) else { return false };
-    let mut others = plan.listen.iter().filter_map(|listen| all(&listen.address));
-    others.any(|other| other.is_ipv4() && other.port() == ipv6.port())
+    includes(one, other) || includes(other, one)
 }
 
 /// Whether to give connections to the worker on whose CPU they arrive. On loopback that is the client's CPU, so all

@@ -299,7 +299,7 @@ impl Listeners {
         for ((asked, start), _) in wanted.iter().zip(&unchanged).filter(|(_, unchanged)| unchanged.is_none())
         {
             let id = self.next_id.wrapping_add(prepared.added.len() as u32);
-            let added = self.bind_one(id, asked, *start, plan)?;
+            let added = self.bind_one(id, asked, *start, plan, &prepared.added)?;
             prepared.added.push(added);
         }
         let gone = self.entries.iter().map(|entry| entry.id).filter(|id| !unchanged.contains(&Some(*id)));
