@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use flatout_tests::api_server::ApiServer;
 use flatout_tests::authority::{Authority, self_sign};
@@ -290,6 +291,40 @@ fn a_data_plane_that_was_upgraded_leaves_plans_to_its_successor() {
     drop(socket);
     assert!(plane.server.wait().success());
     assert!(successor.is_there());
+}
+
+/// Endpoints must reach the former process while the other one takes over, and that one as soon as it serves.
+#[test]
+fn endpoints_change_while_data_planes_are_upgraded() {
+    let (fleet, apps) = (Fleet::new(), [Server::json(), Server::json()]);
+    let ports = apps.each_ref().map(|app| app.address.port());
+    fleet.route("/", &ports);
+    let controller = fleet.controller();
+    let plane = fleet.plane("127.0.0.2");
+    let is_over = AtomicBool::new(false);
+    let mut successors = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for port in ports.iter().cycle() {
+                fleet.route("/", &[*port]);
+                std::thread::sleep(Duration::from_millis(20));
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        for _ in 0..3 {
+            successors.push(orphan(&upgrade(&fleet.path("127.0.0.2.sock")).unwrap()));
+            assert_eq!(plane.status("/json"), 200);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let refusals = [plane.server.said(), controller.said()].concat();
+    assert!(!refusals.iter().any(|line| line.contains("refuse")), "{refusals:?}");
+    let [first, last] = apps;
+    fleet.route("/", &[first.address.port()]);
+    drop(last);
+    until("the last endpoint serves alone", || (0..8).all(|_| plane.status("/json") == 200));
 }
 
 #[test]

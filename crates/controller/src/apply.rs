@@ -129,9 +129,9 @@ impl Served {
             metrics: foundation.metrics.clone(),
         };
         let started = start(Box::new(source), &foundation.version)?;
-        let translation = latest.read();
         let served = Served {
-            servers: servers(&translation),
+            // In an upgrade, the servers are those of the process before, which may differ from the translation's.
+            servers: ServersByUpstream::new(),
             folder: folder.clone(),
             operator: started.operator(),
             latest,
@@ -265,10 +265,6 @@ impl Translation {
         self.sites.upstreams.len() == other.sites.upstreams.len()
             && self.sites.upstreams.iter().zip(&other.sites.upstreams).all(|(one, other)| one.is_alike(other))
     }
-}
-
-pub(crate) fn servers(translation: &Translation) -> ServersByUpstream {
-    translation.sites.upstreams.iter().map(|it| (it.name.clone(), it.servers.clone())).collect()
 }
 
 /// Writes certificates and keys that are not there, for this user only.

@@ -209,13 +209,12 @@ impl Control {
 
     /// The same, for code of this process.
     pub(crate) fn reload_in_turn(&self) -> Result<String, Failure> {
-        let _turn = self.turns.take().map_err(Failure::Run)?;
+        let _turn = self.turns.take_in_time().map_err(Failure::Run)?;
         self.reload()
     }
 
-    /// Replaces the servers of an upstream.
+    /// Replaces the servers of an upstream: at any time, because requests must not wait for an upgrade to reach servers that exist.
     pub(crate) fn set_servers(&self, upstream: &str, servers: &[Server]) -> Result<ServerChanges, String> {
-        let _turn = self.turns.take()?;
         // Not while a reload opens the same upstreams: it would lose the change.
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let running = running.as_ref().ok_or("the server has not started yet")?;

@@ -16,7 +16,7 @@ impl Operator {
         Operator(control.clone())
     }
 
-    /// Gets a plan from the server's source and applies it. Returns what has changed.
+    /// Gets a plan from the server's source and applies it. Returns what has changed. Waits for seconds for a start or an upgrade to end.
     ///
     /// # Errors
     /// Why the plan before stays in use: it is wrong, the machine refuses, or another process is taking over.
@@ -24,10 +24,11 @@ impl Operator {
         self.0.reload_in_turn()
     }
 
-    /// The servers of an upstream are these from now on. That is no reload, and touches no connection to the others.
+    /// The servers of an upstream are these from now on. That is no reload, and touches no connection to the others. It is possible while
+    /// another process takes over, for the time that this one still serves; the other one may not get it and has to find out itself.
     ///
     /// # Errors
-    /// There is no such upstream, the list does not fit its settings, or another process is taking over.
+    /// There is no such upstream, or the list does not fit its settings.
     pub fn set_servers(&self, upstream: &str, servers: &[Server]) -> Result<ServerChanges, String> {
         self.0.set_servers(upstream, servers)
     }

@@ -18,6 +18,9 @@ use crate::upgrade::{Predecessor, Takeover};
 /// How long an upgrade waits for commands in progress, such as a reload that looks up names.
 const COMMANDS_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// How long a command of a program waits for a start or an upgrade to end. Meanwhile the program does nothing else.
+const TURN_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// How long a process that got a signal to stop waits for an upgrade to end: more than all its steps take by then.
 const UPGRADE_END_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -73,7 +76,20 @@ impl Turns {
     /// # Errors
     /// Another process takes over, or has taken over.
     pub(crate) fn take(&self) -> Result<Turn<'_>, String> {
-        let mut state = self.lock();
+        self.take_now(self.lock())
+    }
+
+    /// The turn of a command of a program: waits for a while for the end of a start or of an upgrade.
+    ///
+    /// # Errors
+    /// Another process still takes over, or has taken over.
+    pub(crate) fn take_in_time(&self) -> Result<Turn<'_>, String> {
+        let is_busy = |state: &mut State| matches!(state.phase, Phase::Starting | Phase::Upgrading);
+        let waited = self.has_changed.wait_timeout_while(self.lock(), TURN_TIME_MAX, is_busy);
+        self.take_now(waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    fn take_now(&self, mut state: MutexGuard<'_, State>) -> Result<Turn<'_>, String> {
         match state.phase {
             Phase::Serving(_) => Ok(self.begin_command(&mut state)),
             Phase::Starting => Err("the server has not started yet; try again".to_owned()),
