@@ -1,7 +1,7 @@
 #!/bin/sh
 # packaging/build.sh FOLDER [TARGET]: the program as it is shipped, FOLDER/flatout, and its debug information, FOLDER/flatout.debug.
-# Statically linked, and with the list of its dependencies in it (`cargo audit bin` reads it). The same sources and compiler give the
-# same bytes, wherever they lie. TARGET is cargo's target folder.
+# Statically linked, with the controller, so that the image runs the chart, and with the list of its dependencies in it (`cargo audit bin`
+# reads it). The same sources and compiler give the same bytes, wherever they lie. TARGET is cargo's target folder.
 set -eu
 cd "$(dirname "$0")/.."
 . packaging/facts.sh
@@ -20,7 +20,7 @@ CFLAGS="-ffile-prefix-map=$here=flatout -ffile-prefix-map=$home=cargo"
 export RUSTFLAGS CFLAGS
 # With --target, the flags do not apply to build scripts and macros, which cannot be static.
 PATH=$here/target/tools/bin:$PATH cargo auditable build --locked --quiet --release --target "$host" --target-dir "$target" \
-    --package flatout-cli --bin flatout >&2
+    --package flatout-cli --bin flatout --features controller >&2
 
 built=$target/$host/release/flatout
 objcopy --only-keep-debug --compress-debug-sections "$built" "$folder/flatout.debug"

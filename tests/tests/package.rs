@@ -211,6 +211,8 @@ fn the_image_serves_and_reports_its_health() {
     assert_eq!(content(port), "contained");
     assert_eq!(succeed(inside().args(["flatout", "health"])), "serving\n");
     end(child);
+    let arguments = succeed(inside().args(["flatout", "controller", "--help"]));
+    assert!(arguments.contains("--certificates"), "the chart needs it: {arguments}");
     let output = run(inside().args(["flatout", "health"]));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }

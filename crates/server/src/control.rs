@@ -207,7 +207,12 @@ impl Control {
         UpstreamCommands { proxy, figures: running.figures.as_ref(), journal }.run(command)
     }
 
-    /// The same, for code of this process.
+    /// See [`crate::Source::owns_servers`].
+    pub(crate) fn owns_servers(&self) -> bool {
+        self.source.owns_servers()
+    }
+
+    /// The same as [`Control::reload`], for code of this process.
     pub(crate) fn reload_in_turn(&self) -> Result<String, Failure> {
         let _turn = self.turns.take_in_time().map_err(Failure::Run)?;
         self.reload()

@@ -217,7 +217,8 @@ impl Open {
             let relay = joined.sharing.as_ref().map(|sharing| &*sharing.relay);
             successor.take_channels(&joined.open.hub, relay, has_push).map_err(Failure::Run)?;
             let proxy = &joined.open.live.opened().proxy;
-            upstream_state::take_over(proxy, &successor.changed_upstreams());
+            let owns_servers = joined.open.control.owns_servers();
+            upstream_state::take_over(proxy, &successor.changed_upstreams(), owns_servers);
         }
         Ok(joined)
     }

@@ -127,12 +127,17 @@ pub(crate) fn changed(proxy: &Proxy) -> Vec<String> {
     saved.collect()
 }
 
-/// Applies the changes of the process that this one replaces, to the upstreams that both have.
-pub(crate) fn take_over(proxy: &Proxy, changed: &[String]) {
+/// Applies the changes of the process that this one replaces, to the upstreams that both have. `owns_servers`: see
+/// [`crate::Source::owns_servers`]; they are newer than those of the plan.
+pub(crate) fn take_over(proxy: &Proxy, changed: &[String], owns_servers: bool) {
     for text in changed {
         let Ok(saved) = serde_json::from_str::<SavedUpstream>(text) else { continue };
         let Some(plan) = proxy.plan(&saved.upstream) else { continue };
         keep_service(proxy, plan, &saved);
+        let saved = match owns_servers {
+            true => SavedUpstream { planned: SavedServer::planned(plan), ..saved },
+            false => saved,
+        };
         if let Err(why) = apply(proxy, plan, &saved) {
             let name = &saved.upstream;
             report(Severity::Error, format_args!("upstream {name}: changes of its servers were lost: {why}"));

@@ -47,7 +47,7 @@ pub fn hand_over(former: Predecessor) -> io::Result<(HandingOver, Arriving)> {
 
 /// Applies what operators have changed of the former server's upstreams, when its channels were taken.
 pub fn take_upstreams(successor: &mut Successor, live: &Live) {
-    upstream_state::take_over(&live.opened().proxy, &successor.changed_upstreams());
+    upstream_state::take_over(&live.opened().proxy, &successor.changed_upstreams(), false);
 }
 
 impl HandingOver {
