@@ -360,3 +360,39 @@ fn invalid_nginx_files_are_refused() {
     assert!(said.contains("nginx.conf:2:22: `listen` is not ended by `;`"), "{said}");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
 }
+
+/// IPv4 and IPv6 at one port, as most configurations have them, and requests that follow from both files.
+#[test]
+fn a_port_of_both_families_is_served_and_compared() {
+    const HTTP: &str = r#"
+        map $http_x_kind $kind { default none; ~^(big|small)$ $1; }
+        types { }
+        server {
+            listen PORT;
+            listen [::]:PORT;
+            if ($arg_secret = yes) { return 403; }
+            location / { return 200 "$uri $kind"; }
+            location ~ \.(css|js)$ { return 200 "style"; }
+        }
+    "#;
+    let folder = Folder::new();
+    let Some(nginx) = Peer::nginx(&folder, HTTP) else { return };
+    let port = flatout_tests::peers::free_port();
+    let text = flatout(&["import", &folder.0.join("nginx.conf").display().to_string()]).stdout;
+    let text = String::from_utf8(text).unwrap().replace(&format!(":{}\"", nginx.port), &format!(":{port}\""));
+    folder.write("site.kdl", &text);
+    let site = folder.0.join("site.kdl").display().to_string();
+    let mut command = Command::new(program("flatout"));
+    command.args(["serve", "-c", &site, "--workers", "1"]);
+    let _server = Server::start(command);
+    let conf = folder.0.join("nginx.conf").display().to_string();
+    for host in ["127.0.0.1", "[::1]"] {
+        let (old, new) = (format!("http://{host}:{}", nginx.port), format!("http://{host}:{port}"));
+        let output =
+            flatout(&["import", "--check", &old, &new, "-c", &conf, "-c", &site, "--requests", "300"]);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said, "300 requests: 300 with equal responses, 0 with different ones\n", "{text}");
+    }
+    let output = flatout(&["import", "--check", "http://a", "http://b", "-c", "/nonexistent"]);
+    assert_eq!(output.status.code(), Some(2));
+}

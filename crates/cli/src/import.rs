@@ -5,12 +5,12 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
-use flatout_import::compare::{Ask, Bounds, Compared, FIELDS, Server, compare, line};
+use flatout_import::compare::{Ask, Bounds, Compared, FIELDS, Server, Vocabulary, compare, line};
 use flatout_import::{nginx, site_file};
 
 use crate::command::Command;
 use crate::serve;
-use crate::serve::source::{mistake, requests as of_site};
+use crate::serve::source::{add_requests, mistake};
 use crate::setting::words;
 use crate::{Failure, print, terminal, value};
 
@@ -21,8 +21,8 @@ pub(crate) const COMMAND: Command = Command {
            If nginx passed requests to something that is not converted, or checked them in such a way, the site file responds \
            501 to them, and the first lines say so.\n--check sends \
            each request once to both servers and shows differences in status, some header fields, and body. It sends only \
-           GET and HEAD. Requests come from an access log (common or combined), with -c from the routes and files of a site \
-           file, or with --ingress from the hosts and paths of Ingresses.\n--ingress converts Ingresses with annotations of ingress-nginx to objects of the Gateway API, in programs with the feature \
+           GET and HEAD. Requests come from an access log (common or combined), with -c from the hosts, routes, conditions and files of \
+           nginx configurations and site files, or with --ingress from the hosts and paths of Ingresses.\n--ingress converts Ingresses with annotations of ingress-nginx to objects of the Gateway API, in programs with the feature \
            controller; what is lost is on stderr and in comments. An Ingress that something protects, which the Gateway API cannot \
            express, is left out.\nExit status: 0, 1 if --check found a difference or an Ingress is left out, 2 for a configuration that \
            cannot be read.",
@@ -33,8 +33,8 @@ pub(crate) const COMMAND: Command = Command {
             "compare the responses of two servers to the requests of a log",
         ),
         (
-            "flatout import --check http://old http://new -c site.kdl",
-            "compare them by the routes and files of a site file",
+            "flatout import --check http://old http://new -c /etc/nginx/nginx.conf -c site.kdl",
+            "compare them by the routes, conditions and files of both configurations",
         ),
     ],
     arguments,
@@ -75,9 +75,9 @@ fn arguments(command: clap::Command) -> clap::Command {
                 .action(ArgAction::SetTrue)
                 .help("Compare the servers OLD and NEW"),
         )
-        .arg(
-            flag("config", "FILE").short('c').help("--check: request the routes and files of this site file"),
-        )
+        .arg(flag("config", "FILE").short('c').action(ArgAction::Append).help(
+            "--check: request what this nginx configuration or site file has routes and conditions for",
+        ))
         .arg(flag("host", "NAME").help("--check: the Host of the requests [default: the host of OLD]"))
         .arg(flag("field", "NAME").action(ArgAction::Append).help("--check: compare this header field too"))
         .arg(flag("requests", "N").help("--check: maximum number of requests [default: 1000]"))
@@ -101,12 +101,12 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let files = words(matches, FILES);
     match (matches.get_flag("check"), &files[..]) {
         (true, [old, new, rest @ ..]) => {
-            let requests = match (rest.first(), matches.get_one::<String>("config")) {
-                (Some(log), None) => RequestOrigin::Log(log),
-                (None, Some(file)) => RequestOrigin::Site(file),
+            let requests = match (rest.first(), &words(matches, "config")[..]) {
+                (Some(log), []) => RequestOrigin::Log(log),
+                (None, files @ [_, ..]) => RequestOrigin::Configurations(files.to_vec()),
                 _ => {
                     return Err(Failure::Usage(
-                        "give an access log, or a site file with -c, to take requests from".to_owned(),
+                        "give an access log, or configurations with -c, to take requests from".to_owned(),
                     ));
                 }
             };
@@ -194,7 +194,7 @@ fn import_ingresses(from: &str) -> Result<(), Failure> {
 /// Where the requests of a comparison come from.
 enum RequestOrigin<'r> {
     Log(&'r str),
-    Site(&'r str),
+    Configurations(Vec<String>),
     #[cfg(feature = "controller")]
     Ingresses(&'r str),
 }
@@ -212,9 +212,7 @@ fn check(matches: &ArgMatches, old: &str, new: &str, requests: &RequestOrigin<'_
     let host = text("host").cloned().unwrap_or_else(|| old.host());
     let asked = match requests {
         RequestOrigin::Log(log) => of_log(log, &host)?,
-        RequestOrigin::Site(file) => {
-            of_site(Path::new(file), &host, bounds.requests_max).map_err(Failure::Usage)?
-        }
+        RequestOrigin::Configurations(files) => of_configurations(files, &host, bounds.requests_max)?,
         #[cfg(feature = "controller")]
         RequestOrigin::Ingresses(from) => of_ingresses(from, &host)?,
     };
@@ -230,6 +228,22 @@ fn check(matches: &ArgMatches, old: &str, new: &str, requests: &RequestOrigin<'_
         (_, 0) => Ok(()),
         (asked, count) => Err(Failure::Run(format!("{count} of {asked} requests got different responses"))),
     }
+}
+
+/// The requests of nginx configurations and site files.
+fn of_configurations(files: &[String], host: &str, count_max: usize) -> Result<Vec<Ask>, Failure> {
+    let mut vocabulary = Vocabulary::default();
+    for file in files {
+        let path = Path::new(file);
+        let Err(mistake) = add_requests(path, count_max, &mut vocabulary) else { continue };
+        match nginx::read(path) {
+            Ok(directives) if directives.iter().any(|directive| directive.name == "http") => {
+                vocabulary.add_nginx(&directives);
+            }
+            _ => return Err(Failure::Usage(mistake)),
+        }
+    }
+    Ok(vocabulary.requests(host, count_max))
 }
 
 /// The requests of an access log. Other lines are skipped.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 use flatout_config::{Mistake, SITE_FILE, Source, Tree, quoted, read_tree};
 use flatout_engine::Address;
-use flatout_import::compare::Ask;
+use flatout_import::compare::Vocabulary;
 use flatout_server::Checked;
 use flatout_site::plan::{Action, Host, PathMatch};
 
@@ -176,47 +176,47 @@ pub(crate) fn mistake(name: &str, text: &str) -> Option<String> {
     source.and_then(|source| build(read_tree(source, &grammar()), Path::new(""), &[])).err()
 }
 
-/// Requests for a site file's routes and the files in its folders. `host` replaces host names that are patterns.
-pub(crate) fn requests(path: &Path, host: &str, count_max: usize) -> Result<Vec<Ask>, String> {
+/// Adds the hosts and routes of a site file, and the files in its folders.
+pub(crate) fn add_requests(path: &Path, count_max: usize, vocabulary: &mut Vocabulary) -> Result<(), String> {
     let built = built(path)?;
-    let mut found = Vec::new();
     for site in &built.plan.sites.sites {
-        let name = site.hosts.iter().find_map(|known| match known {
-            Host::Exact(name) => Some(name.clone()),
-            Host::Below(name) => Some(format!("x.{name}")),
-            // An expression does not show what it matches.
-            Host::Pattern(_) | Host::Any => None,
-        });
-        let name = name.unwrap_or_else(|| host.to_owned());
-        let mut ask = |target: String| {
-            found.push(Ask { method: "GET".to_owned(), host: name.clone(), target, fields: Vec::new() });
-        };
+        let hosts: Vec<String> = site
+            .hosts
+            .iter()
+            .filter_map(|known| match known {
+                Host::Exact(name) => Some(name.clone()),
+                Host::Below(name) => Some(format!("any.{name}")),
+                Host::Pattern(pattern) => Vocabulary::host_of(pattern),
+                Host::Any => None,
+            })
+            .collect();
+        let mut paths = Vec::new();
         for route in &site.routes {
-            let paths = match &route.path {
-                PathMatch::Exact(path) => vec![path.clone()],
+            match &route.path {
+                PathMatch::Exact(path) => paths.push(path.clone()),
                 PathMatch::Prefix { path, .. } => {
-                    vec![path.clone(), format!("{}/nothing-is-here", path.trim_end_matches('/'))]
+                    paths.extend([path.clone(), format!("{}/nothing-is-here", path.trim_end_matches('/'))]);
                 }
+                PathMatch::Regex { pattern, .. } => paths.extend(Vocabulary::paths_of(pattern)),
                 // A pattern does not show what it matches.
-                PathMatch::Glob(_) | PathMatch::Regex { .. } => Vec::new(),
-            };
-            paths.into_iter().for_each(&mut ask);
+                PathMatch::Glob(_) => {}
+            }
             let (PathMatch::Prefix { path, .. }, Action::Files(folder)) = (&route.path, &route.action) else {
                 continue;
             };
             let Some(folder) = built.plan.sites.folders.get(*folder) else { continue };
             // If a prefix is removed, files are below it.
             let is_taken_off = !route.rewrites.is_empty();
-            for file in files_below(&folder.root, count_max) {
-                let target =
-                    if is_taken_off { format!("{}{file}", path.trim_end_matches('/')) } else { file };
-                if target.starts_with(path.as_str()) {
-                    ask(target);
-                }
-            }
+            let below = |file: String| match is_taken_off {
+                true => format!("{}{file}", path.trim_end_matches('/')),
+                false => file,
+            };
+            let files = files_below(&folder.root, count_max).into_iter().map(below);
+            paths.extend(files.filter(|target| target.starts_with(path.as_str())));
         }
+        vocabulary.add(&hosts, paths);
     }
-    Ok(found)
+    Ok(())
 }
 
 /// URL paths of files in a folder, if their names need no escaping.

@@ -47,7 +47,8 @@ impl Answer {
             what.push(("status".to_owned(), self.status.to_string(), other.status.to_string()));
         }
         // Built-in pages say the same in different words.
-        let is_own = self.is_page_of_nginx() && other.status == self.status;
+        let is_own =
+            other.status == self.status && (self.is_page_of_nginx() || self.may_be_page_without_body());
         for name in names {
             let (one, two) = (self.field(name), other.field(name));
             let same = match name.as_str() {
@@ -75,6 +76,14 @@ impl Answer {
 
     fn is_page_of_nginx(&self) -> bool {
         self.status >= 300 && self.kept.windows(NGINX_PAGE.len()).any(|window| window == NGINX_PAGE)
+    }
+
+    /// Whether it is nginx's response for an error without the body, as for HEAD, so that a page of its own cannot be told from another.
+    fn may_be_page_without_body(&self) -> bool {
+        self.status >= 300
+            && self.body_bytes == 0
+            && self.field("server").starts_with("nginx")
+            && self.field("content-type") == "text/html"
     }
 
     fn body(&self) -> String {

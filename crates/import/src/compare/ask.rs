@@ -46,8 +46,14 @@ pub(super) fn ask(server: &Server, ask: &Ask, bounds: &Bounds) -> Result<Answer,
     let begun = Instant::now();
     let mut stream = server.connect(&ask.host, bounds.answer_time_max).map_err(|error| error.to_string())?;
     let fields: String = ask.fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    // Each of these once.
+    let usual: String = [("User-Agent", "flatout-import"), ("Accept", "*/*")]
+        .iter()
+        .filter(|(name, _)| !ask.fields.iter().any(|(own, _)| own.eq_ignore_ascii_case(name)))
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
     let head = format!(
-        "{} {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: flatout-import\r\nAccept: */*\r\n{fields}Connection: close\r\n\r\n",
+        "{} {} HTTP/1.1\r\nHost: {}\r\n{usual}{fields}Connection: close\r\n\r\n",
         ask.method, ask.target, ask.host
     );
     let mut client = Client::default();

@@ -1,7 +1,7 @@
 //! Sends the same requests to two servers, and reports where their responses differ.
 //!
 //! ```text
-//! access log, or routes ── requests, each once ──> old server ─┐
+//! access log, or configurations ── requests, each once ──> old server ─┐
 //!                                              └─> new server ─┴─ status, fields, body ──> differences
 //! ```
 //!
@@ -10,6 +10,7 @@
 mod answer;
 mod ask;
 mod log;
+mod requests;
 mod server;
 
 use std::collections::HashSet;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 
 pub use answer::Answer;
 pub use log::{Line, line};
+pub use requests::Vocabulary;
 pub use server::Server;
 
 /// Limits of the comparison.

@@ -39,7 +39,7 @@ mod mirror;
 mod named;
 mod named_groups;
 mod out;
-mod pattern;
+pub(crate) mod pattern;
 mod pcre;
 mod proxy;
 mod real_ip;

@@ -44,7 +44,7 @@ fn without_negative(pattern: &str) -> Option<String> {
 }
 
 /// Removes look-around, so that the expression matches more.
-fn without_lookaround(pattern: &str) -> Option<String> {
+pub(crate) fn without_lookaround(pattern: &str) -> Option<String> {
     let mut text = pattern.to_owned();
     while let Some(at) = ["(?!", "(?=", "(?<!", "(?<="].iter().filter_map(|start| text.find(start)).min() {
         let end = at + group_bytes(text.get(at..)?)?;
@@ -60,7 +60,7 @@ fn without_lookaround(pattern: &str) -> Option<String> {
 }
 
 /// The expression with the meaning that PCRE gives to what is something else here: `\<` and `\>`, and brackets and doubled signs in a class.
-pub(super) fn translated(pattern: &str) -> String {
+pub(crate) fn translated(pattern: &str) -> String {
     let pattern = &unquoted(pattern);
     let mut text = String::with_capacity(pattern.len());
     let mut before = None;
