@@ -86,6 +86,10 @@ const HTTP: &str = r#"
         location ~ ^/download/(.*)$ { alias FOLDER/static/$1; }
         location /of-host { root FOLDER/hosts/$host; }
         location /of-query/ { alias FOLDER/hosts/$arg_site/of-host/; }
+        location /agents/ { if ($http_user_agent ~ ^flatout) { return 403; } try_files $uri /healthz; }
+        location ^~ /protected/ { location /protected/deep/ { } return 204; }
+        location /missing/ { if (!-e $request_filename) { rewrite /admin$ $uri/ permanent; rewrite ^/missing/[a-z]+/(a.txt)$ /missing/$1 last; rewrite ^/missing/x/(.*)$ /args?x=$1 last; } }
+        location ~ ^/named/(?<id>[0-9]+)$ { rewrite ^ /args?id=$id last; }
         location = /if { if ($arg_a = 1) { proxy_pass http://app; } proxy_pass http://127.0.0.1:1; }
     }
     server { listen 127.0.0.1:PORT; server_name b.test .c.test; location / { return 200 "other"; } }
@@ -112,6 +116,9 @@ fn converted_sites_respond_as_nginx_does() {
         ("www/spa/app.html", "an application"),
         ("www/sub/behind/a.txt", "behind"),
         ("www/tried/folder/a.txt", "a"),
+        ("www/agents/a.txt", "not for all"),
+        ("www/protected/deep/a.css", "a{}"),
+        ("www/missing/a.txt", "there"),
         ("hosts/a.test/of-host/a.txt", "of a"),
         ("hosts/b.test/of-host/a.txt", "of b"),
         ("hosts/b.test/files/index.html", "files of b"),
@@ -207,6 +214,17 @@ fn converted_sites_respond_as_nginx_does() {
         "/of-query/a.txt?site=b.test",
         "/of-query/a.txt?site=none",
         "/of-query/a.txt",
+        "/agents/a.txt",
+        "/agents/none",
+        "/protected/deep/a.css",
+        "/protected/here",
+        "/protected/deep/here",
+        "/missing/a.txt",
+        "/missing/some/a.txt",
+        "/missing/x/y",
+        "/missing/admin",
+        "/missing/other",
+        "/named/12",
     ];
     let mut log: String = targets
         .iter()

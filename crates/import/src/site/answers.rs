@@ -144,7 +144,10 @@ impl<'d> Import<'d> {
             });
             lines.block(&[], format!("when {}", text(&format!("path.endsWith('/'){test}"))), inner);
         }
-        if matches!(missing, Missing::NotFound) && path.is_none_or(Path::may_be_folder) {
+        if matches!(missing, Missing::NotFound | Missing::Status(_))
+            && path.is_none_or(Path::may_be_folder)
+            && !lines.has_setting("index off")
+        {
             self.folder_scripts(folder, chain, path, lines);
         }
         let missing = match missing {
@@ -211,30 +214,57 @@ impl<'d> Import<'d> {
         Some((format!("${{uri}}{name}"), Some(test)))
     }
 
-    /// Requests for folders whose index is a script go to that, after the rules of this place, as in nginx.
+    /// Requests for folders whose index is a script, or in the end another path, go to that, after the rules of this place, as in nginx.
     fn folder_scripts(&self, folder: &str, chain: &Chain<'d>, path: Option<&Path>, lines: &mut Lines) {
-        if matches!(path, Some(Path::Named(_))) {
-            return;
-        }
-        let Some((script, before)) = self.script_index(chain) else { return };
+        let Some(index) = chain.find("index") else { return };
         // Its path is that of a file when its action begins, and names another script.
         let has_own_paths =
             chain.own().iter().any(|it| it.name == "alias") || chain.word("root").contains('$');
-        if has_own_paths {
-            return;
+        if has_own_paths || matches!(path, Some(Path::Named(_))) {
+            return self.index_with_script(index, chain, lines);
         }
-        let test = |not: &str, name: &str| {
+        let test = |operator: &str, name: &str| {
             let path = format!("{}${{uri}}{name}", folder.trim_end_matches('/'));
-            file_test(&format!("{not}-f"), &path, &self.maps)
+            file_test(operator, &path, &self.maps)
         };
-        let is_folder = Some("path.endsWith('/')".to_owned());
-        let others = before.into_iter().map(|name| test("!", name));
-        let tests: Option<Vec<String>> =
-            std::iter::once(is_folder).chain(others).chain([test("", script)]).collect();
-        if let Some(tests) = tests {
+        let reroute = |tests: Vec<Option<String>>, to: &str, lines: &mut Lines| {
+            let tests: Option<Vec<String>> =
+                std::iter::once(Some("path.endsWith('/')".to_owned())).chain(tests).collect();
             let mut inner = Lines::default();
-            inner.setting(line("reroute", &format!("${{uri}}{script}?$args")));
+            inner.setting(line("reroute", to));
+            let Some(tests) = tests else { return false };
             lines.block(&[], format!("when {}", text(&tests.join(" && "))), inner);
+            true
+        };
+        if let Some((script, before)) = self.script_index(chain) {
+            let others = before.into_iter().map(|name| test("!-f", name));
+            if !reroute(
+                others.chain([test("-f", script)]).collect(),
+                &format!("${{uri}}{script}?$args"),
+                lines,
+            ) {
+                self.index_with_script(index, chain, lines);
+            }
+        }
+        let texts = index.texts();
+        let last = texts.split_last().filter(|(last, before)| {
+            !before.is_empty() && last.starts_with('/') && self.no_path(last).is_none()
+        });
+        let Some((last, before)) = last else { return };
+        let is_tried = chain.own().iter().any(|it| it.name == "try_files" && it.texts().last() == Some(last));
+        if !is_tried
+            && !texts[..before.len()].iter().any(|name| name.contains(['/', '$']))
+            && self.unserved(last, chain).is_none()
+        {
+            let others = before.iter().map(|name| test("!-f", name));
+            reroute(std::iter::once(test("-d", "")).chain(others).collect(), last, lines);
+        }
+    }
+
+    /// Where requests for folders do not go to a script that is their index: no name behind it is served in its place.
+    fn index_with_script(&self, index: &'d Directive, chain: &Chain<'d>, lines: &mut Lines) {
+        if self.names_beside_script(index, chain).is_some() && !lines.has("index") {
+            lines.setting(super::settings::index_line(&super::settings::index_names(index)));
         }
     }
 
@@ -308,6 +338,9 @@ impl<'d> Import<'d> {
             };
             return self.files(root, missing, chain, path, lines);
         }
+        if tries_folders {
+            self.folder_scripts(root, chain, path, lines);
+        }
         if last.starts_with('@') {
             let Some(place) = named.iter().copied().find(|location| location.word(0) == *last) else {
                 return self.files(
@@ -339,9 +372,6 @@ impl<'d> Import<'d> {
             self.leave(tried, &why, lines);
             return self.files(root, Missing::Closed(format!("try_files {last}")), chain, path, lines);
         }
-        if tries_folders {
-            self.folder_scripts(root, chain, path, lines);
-        }
         self.reroute(root, last, lines);
     }
 
@@ -360,7 +390,7 @@ impl<'d> Import<'d> {
             None if !is_known || (last.starts_with('@') && !self.is_route(last)) => {
                 self.close(&format!("try_files {last}"), lines);
             }
-            None => lines.setting(format!("reroute {}", text(last))),
+            None => lines.setting(format!("reroute {}", text(&with_slash(last)))),
         }
     }
 
@@ -368,8 +398,13 @@ impl<'d> Import<'d> {
     fn reroute(&mut self, root: &str, to: &str, lines: &mut Lines) {
         self.serves_files = true;
         lines.setting(line("try-files", root));
-        lines.setting(format!("reroute {}", text(to)));
+        lines.setting(format!("reroute {}", text(&with_slash(to))));
     }
+}
+
+/// Where a request goes on: a name, or a path, whose slash may be missing.
+fn with_slash(to: &str) -> String {
+    if to.starts_with(['/', '@', '$']) { to.to_owned() } else { format!("/{to}") }
 }
 
 /// The alias of an outer location that nginx uses here.

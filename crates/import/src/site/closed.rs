@@ -6,7 +6,7 @@
 use crate::nginx::Directive;
 
 use super::application;
-use super::chain::Chain;
+use super::chain::{Chain, has_below};
 use super::location::{self, Path};
 use super::pattern;
 use super::{Import, hidden, table, values};
@@ -230,13 +230,24 @@ impl<'d> Import<'d> {
 
     /// Why the location that nginx would choose for a path does not serve it here; `None` if it does.
     pub(super) fn unserved(&self, uri: &str, chain: &Chain<'d>) -> Option<String> {
-        let path = uri.split(['?', '$']).next().unwrap_or_default();
-        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        if let Some(location) = location::choose(&path, chain.server()) {
+        let path = path_of(uri);
+        if let Err(why) = self.served_by_location(&path, chain)? {
+            return Some(why);
+        }
+        let name = path.rsplit('/').next().unwrap_or_default();
+        hidden::is_hidden(name).then(|| format!("{path} could be source, and is hidden"))
+    }
+
+    /// Whether the location of a path serves it as a file. `None` if it does something else with it.
+    ///
+    /// # Errors
+    /// Why the location does not serve it here.
+    fn served_by_location(&self, path: &str, chain: &Chain<'d>) -> Option<Result<(), String>> {
+        if let Some(location) = location::choose(path, chain.server()) {
             let around = chain.at_server();
             let inner = around.within(location.inner());
             if let Some(why) = self.closed_by(&inner) {
-                return Some(format!("{path} goes to {why}"));
+                return Some(Err(format!("{path} goes to {why}")));
             }
             let handles = |it: &Directive| PASSES.contains(&it.name.as_str()) || it.name == "return";
             if inner.own().iter().any(handles) {
@@ -251,14 +262,18 @@ impl<'d> Import<'d> {
                 return None;
             }
         }
-        let name = path.rsplit('/').next().unwrap_or_default();
-        hidden::is_hidden(name).then(|| format!("{path} could be source, and is hidden"))
+        Some(Ok(()))
     }
 
-    /// Why requests for folders are not served: one of their index files is not.
+    /// Why requests for folders are not served: the location of one of their index files is not. A hidden one is not there, unless
+    /// a location inside this one may have its requests.
     pub(super) fn unserved_index(&self, chain: &Chain<'d>) -> Option<String> {
         let index = chain.find("index")?;
-        index.texts().into_iter().find_map(|name| self.unserved(name, chain))
+        let may_be_passed = chain.is_location() && has_below(chain.own(), &PASSES);
+        index.texts().into_iter().find_map(|name| match may_be_passed {
+            true => self.unserved(name, chain),
+            false => self.served_by_location(&path_of(name), chain)?.err(),
+        })
     }
 
     /// Why missing files are not served: nginx passes their requests on.
@@ -279,11 +294,18 @@ impl<'d> Import<'d> {
         let levels = chain.levels();
         let conditions =
             levels.iter().enumerate().filter(|(depth, _)| *depth == 0 || chain.is_server(*depth));
-        let conditions = conditions.flat_map(|(_, level)| level.iter()).filter(|it| is_about_missing(it));
+        let is_tried = |it: &&'d Directive| is_about_missing(it) && self.conditional(it, chain).is_none();
+        let conditions = conditions.flat_map(|(_, level)| level.iter()).filter(is_tried);
         let mut rewrites =
             conditions.filter_map(|it| Some((it, it.inner().iter().find(|inner| inner.name == "rewrite")?)));
         rewrites.next()
     }
+}
+
+/// The path that a text begins with.
+fn path_of(text: &str) -> String {
+    let path = text.split(['?', '$']).next().unwrap_or_default();
+    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
 }
 
 /// Whether a nested location changes what is served, and not only its fields.

@@ -403,3 +403,57 @@ fn routes_for_errors_have_names_that_no_location_has() {
     assert_eq!(text.matches("route \"@error-page-1\"").count(), 1, "{text}");
     assert!(text.contains("route \"@error-page-2\" { | redirect "), "{text}");
 }
+
+/// Rewrites for files that do not exist: one that redirects, and others behind it.
+#[test]
+fn several_rewrites_for_missing_files_are_conditions() {
+    let site = of_server(
+        "root /r; if (!-e $request_filename) { rewrite /admin$ $scheme://$host$uri/ permanent; \
+         rewrite ^/[a-z]+/(wp-.*) /$1 last; rewrite ^/[a-z]+/(.*\\.php)$ /$1 last; } location / { }",
+    );
+    let missing = "!('/r' + $uri).exists()";
+    for expected in [
+        format!("when \"({missing}) && $uri.matches(r'/admin$')\" {{ | redirect "),
+        format!("when \"{missing}\" {{ | rewrite \"^/[a-z]+/(wp-.*)\" \"/$1\" then=stop | rewrite "),
+    ] {
+        assert!(site.contains(&expected), "{expected}\n{site}");
+    }
+    assert!(!site.contains("501") && site.contains("files \"/r\""), "{site}");
+}
+
+#[test]
+fn look_ahead_and_named_groups_stand_in_rules_too() {
+    let site =
+        of_server("root /r; if ($request_uri ~ \"/\\.(?!well-known)\") { return 403; } location / { }");
+    assert!(site.contains("respond 403") && !site.contains("501"), "{site}");
+    let site = of_server(
+        "location ~* -p-(?<id>[0-9]+)\\.html$ { rewrite ^ /product?id=$id last; } location / { return 204; }",
+    );
+    assert!(site.contains("\"/product?id=$1\" then=route") && !site.contains("501"), "{site}");
+}
+
+#[test]
+fn groups_of_a_condition_are_variables() {
+    for (content, expected) in [
+        (
+            "if ($host ~* ^www\\.(.*)$) { return 301 https://$1$request_uri; }",
+            "set redirect_1 expr=\"$host.extract(r'(?i)^www\\\\.(.*)$')\" | redirect \"https://${redirect_1}$request_uri\" status=301",
+        ),
+        (
+            "if ($host ~ ^www\\.(?P<rest>.+)$) { return 301 $scheme://$rest/; }",
+            "redirect \"$scheme://${redirect_1}/\" status=301",
+        ),
+        (
+            "if ($host ~* ^www\\.(.*)$) { set $rest $1; rewrite ^/(.*)$ $scheme://$rest/$1 permanent; }",
+            "set rest expr=\"$host.extract(r'(?i)^www\\\\.(.*)$')\" | redirect \"$scheme://$rest$uri$is_args$args\" status=301",
+        ),
+    ] {
+        let site = of_server(&format!("{content} location / {{ return 204; }}"));
+        assert!(site.contains(expected) && !site.contains("501"), "{content}\n{site}");
+    }
+    // Without an expression there is no group.
+    for content in ["if ($host = a) { return 301 /$1; }", "if ($host !~ (a)) { return 301 /$1; }"] {
+        let site = of_server(&format!("{content} location / {{ return 204; }}"));
+        assert!(!site.contains("$1"), "{content}\n{site}");
+    }
+}

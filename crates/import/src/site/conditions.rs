@@ -8,8 +8,8 @@ use super::chain::Chain;
 use super::file_tests::{file_test, path_of_test};
 use super::ifs::has_group;
 use super::out::{Lines, line, text, value};
-use super::pattern::has_named_group;
-use super::{Import, values};
+use super::pattern::{Pattern, has_named_group};
+use super::{Import, pattern, values};
 
 impl<'d> Import<'d> {
     /// Finds the variables that `set` makes and that can be converted: each is empty unless a block sets it.
@@ -46,10 +46,27 @@ impl<'d> Import<'d> {
                 }
                 here.push(name);
             }
-            if directive.name == "if" && self.conditional(directive, &Chain::of(block)).is_none() {
-                all_sets(directive.inner(), excluded);
+            if directive.name == "if" {
+                match self.conditional(directive, &Chain::of(block)) {
+                    None => all_sets(directive.inner(), excluded),
+                    // Once each; a group is one of the condition.
+                    Some(_) => self.doubled_sets(directive.inner(), excluded),
+                }
+                continue;
             }
             self.lost_sets(directive.inner(), excluded);
+        }
+    }
+
+    /// Variables of an `if` that are set twice in it, or cannot have their names.
+    fn doubled_sets(&self, block: &'d [Directive], excluded: &mut Vec<String>) {
+        let mut here: Vec<&str> = Vec::new();
+        for directive in block.iter().filter(|directive| directive.name == "set") {
+            let name = directive.word(0).trim_start_matches('$');
+            if !is_free(name) || here.contains(&name) {
+                excluded.push(name.to_owned());
+            }
+            here.push(name);
         }
     }
 
@@ -74,10 +91,14 @@ impl<'d> Import<'d> {
                 "if" => {
                     if let Some(when) = self.conditional(directive, chain) {
                         self.carry(directive);
-                        let mut inner = Lines::default();
-                        when.settings.into_iter().for_each(|setting| inner.setting(setting));
-                        if !inner.is_empty() {
-                            lines.block(&[], format!("when {}", text(&when.expression)), inner);
+                        for (expression, settings) in
+                            when.before.into_iter().chain([(when.expression, when.settings)])
+                        {
+                            let mut inner = Lines::default();
+                            settings.into_iter().for_each(|setting| inner.setting(setting));
+                            if !inner.is_empty() {
+                                lines.block(&[], format!("when {}", text(&expression)), inner);
+                            }
                         }
                     }
                 }
@@ -117,6 +138,7 @@ impl<'d> Import<'d> {
             return None;
         }
         let matches = |flags: &str| {
+            let Some(Pattern::Same(operand)) = pattern::read(operand) else { return None };
             let pattern = format!("{flags}{operand}");
             Regex::new(&pattern, false).ok()?;
             // A dollar sign followed by a letter would be a variable there.

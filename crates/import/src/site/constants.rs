@@ -8,7 +8,8 @@ use crate::nginx::Directive;
 use super::values;
 
 /// Directives in which the variables of `set` are replaced.
-const PLACES: [&str; 4] = ["proxy_pass", "grpc_pass", "root", "alias"];
+const PLACES: [&str; 7] =
+    ["proxy_pass", "grpc_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "root", "alias"];
 
 /// Names and values. The last one of a name applies.
 type Known = Vec<(String, String)>;
@@ -29,10 +30,52 @@ pub(super) fn replaced(main: &[Directive]) -> Vec<Directive> {
                 let outer: Known =
                     constants(inner).into_iter().filter(|(name, _)| is_single(&once, name)).collect();
                 replace(inner, &fixed, &outer);
+                name_script_parts(inner);
             }
         }
     }
     main
+}
+
+/// Parts of a path that only parameters of FastCGI have.
+const SCRIPT_PARTS: [&str; 2] = ["$fastcgi_path_info", "$fastcgi_script_name"];
+
+/// `set $path_info $fastcgi_path_info`, which keeps the part from being lost by `try_files`: parameters get the part itself, and
+/// the `set` is removed if nothing else needs it.
+fn name_script_parts(block: &mut Vec<Directive>) {
+    block.iter_mut().filter_map(|directive| directive.block.as_mut()).for_each(name_script_parts);
+    let names: Vec<String> = sets(block, false).into_iter().map(|(name, _)| name).collect();
+    let mut parts = Known::new();
+    for directive in block.iter().filter(|it| it.name == "set" && SCRIPT_PARTS.contains(&it.word(1))) {
+        let name = directive.word(0).trim_start_matches('$');
+        if is_single(&names, name) {
+            // Its value stays when `try_files` makes the script the whole path.
+            let kept = directive.word(1).replace("$fastcgi_path_info", "$path_info");
+            parts.push((name.to_owned(), kept));
+        }
+    }
+    if parts.is_empty() {
+        return;
+    }
+    for directive in block.iter_mut().filter(|directive| directive.name == "fastcgi_param") {
+        directive.words.iter_mut().for_each(|word| word.text = substituted(&word.text, &parts));
+    }
+    let is_needed = |name: &str| {
+        let mut others = block.iter().filter(|it| !["set", "fastcgi_param"].contains(&&*it.name));
+        others.any(|directive| is_used(directive, name))
+    };
+    parts.retain(|(name, _)| !is_needed(name));
+    let is_unused = |directive: &Directive| {
+        let name = directive.word(0).trim_start_matches('$');
+        directive.name == "set" && parts.iter().any(|(known, _)| known == name)
+    };
+    block.retain(|directive| !is_unused(directive));
+}
+
+/// Whether a directive, or one inside it, has this variable.
+fn is_used(directive: &Directive, name: &str) -> bool {
+    directive.texts().iter().any(|text| values::variables(text).contains(&name))
+        || directive.inner().iter().any(|inner| is_used(inner, name))
 }
 
 fn is_single(names: &[String], name: &str) -> bool {

@@ -101,6 +101,24 @@ impl<'d> Import<'d> {
         for directive in chain.list(&["fastcgi_param"]) {
             self.param(directive, chain, &mut params, lines);
         }
+        let list = chain.list(&["fastcgi_param"]);
+        let has_path_info = list.iter().any(|param| param.word(0) == "PATH_INFO");
+        let pattern = path.and_then(Path::pattern).map_or("", |(pattern, _)| pattern);
+        let is_cut = chain.find("fastcgi_split_path_info").is_some() && !pattern.ends_with("\\.php$");
+        // It makes the script the whole path.
+        let tries_script =
+            chain.own().iter().any(|it| it.name == "try_files" && it.word(0) == "$fastcgi_script_name");
+        let has = |name: &str, given: &[&str]| {
+            list.iter().any(|it| it.word(0) == name && given.contains(&it.word(1)))
+        };
+        let is_lost = tries_script && has("PATH_INFO", &["$fastcgi_path_info"]);
+        if is_cut && !scripts.has_front && (!has_path_info || is_lost) {
+            // What follows the script is in the URL alone.
+            params.constants.push(("PATH_INFO".to_owned(), String::new()));
+        }
+        if is_cut && !tries_script && has("DOCUMENT_URI", &["$document_uri", "$uri"]) {
+            lines.setting("request-param \"DOCUMENT_URI\" \"$document_uri\"".to_owned());
+        }
         let mut settings = vec!["protocol fastcgi".to_owned(), scripts.setting()];
         settings.extend(params.settings());
         if !chain.is_on("fastcgi_keep_conn") {
@@ -183,6 +201,11 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) {
         let (name, given) = (param.word(0), param.word(1));
+        // Without this directive the script has the whole path.
+        let is_whole = chain.find("fastcgi_split_path_info").is_none()
+            && (name == "PATH_INFO" || !USUAL.iter().any(|(usual, _)| *usual == name));
+        let whole = given.replace("$fastcgi_script_name", "$uri");
+        let given = if is_whole { whole.as_str() } else { given };
         // Here it is the address of the connection.
         let has_proxies = chain.find("set_real_ip_from").is_some() && name == "REMOTE_ADDR";
         if !has_proxies && params.is_usual(name, given) {
@@ -193,6 +216,11 @@ impl<'d> Import<'d> {
         match (name, given.contains('$')) {
             // It is the folder.
             ("SCRIPT_FILENAME", true) => self.fates.carried(param),
+            ("PATH_TRANSLATED", true)
+                if given.ends_with("path_info") && values::variables(given).len() == 1 =>
+            {
+                self.fates.carried(param);
+            }
             ("DOCUMENT_ROOT", false) if given.trim_end_matches('/') == params.root => {
                 self.fates.carried(param);
             }
@@ -212,6 +240,13 @@ impl<'d> Import<'d> {
                 params.constants.push((name.to_owned(), given.to_owned()));
             }
             (_, true) => match self.unsupported(given) {
+                None if params.family == "fastcgi"
+                    && (name, given) == ("REMOTE_USER", "$remote_user")
+                    && !has_users(chain) =>
+                {
+                    // Nobody's password is verified here.
+                    self.fates.carried(param);
+                }
                 None => {
                     self.fates.carried(param);
                     lines.setting(format!("request-param {} {}", text(name), text(given)));
@@ -264,10 +299,22 @@ fn scripts(chain: &Chain<'_>, path: Option<&Path>) -> Scripts {
         None => None,
         // One script for all paths.
         Some(file) if !file.contains('$') => Some(".php".to_owned()),
+        // A script whose whole path is there.
+        Some(_) if chain.own().iter().any(tries_path) => None,
         Some(_) => ending(chain, path),
     };
     let has_front = named.is_some_and(|file| !file.contains('$'));
     Scripts { root: root.to_owned(), index: index.to_owned(), has_front, split }
+}
+
+/// Whether passwords are verified here.
+fn has_users(chain: &Chain<'_>) -> bool {
+    !["", "off"].contains(&chain.word("auth_basic")) || chain.find("auth_request").is_some()
+}
+
+/// Whether it is `try_files $uri =404`.
+fn tries_path(directive: &Directive) -> bool {
+    directive.name == "try_files" && matches!(directive.texts()[..], ["$uri", last] if last.starts_with('='))
 }
 
 /// Whether it is `if (!-f $document_root$fastcgi_script_name) { return 404; }`.

@@ -99,7 +99,7 @@ fn parameters_that_matter_close_their_location() {
 
 #[test]
 fn parameters_with_variables_belong_to_the_route() {
-    let text = "set_real_ip_from 10.0.0.1; location / { fastcgi_param REMOTE_USER $remote_user; fastcgi_param HTTP_X_A $host; \
+    let text = "set_real_ip_from 10.0.0.1; auth_basic x; auth_basic_user_file /u; location / { fastcgi_param REMOTE_USER $remote_user; fastcgi_param HTTP_X_A $host; \
                 fastcgi_param REMOTE_ADDR $remote_addr; fastcgi_param B $nothing; fastcgi_pass unix:/run/fpm.sock; }";
     let site = of_server(text);
     for expected in [
@@ -127,5 +127,49 @@ fn caches_and_fields_are_those_of_the_family() {
         "cache-dir \"/c-flatout\"",
     ] {
         assert!(site.contains(expected), "{expected}\n{site}");
+    }
+}
+
+/// What follows the script may have a variable of its own, and is not sent where nginx sends none.
+#[test]
+fn the_rest_of_the_path_is_sent_as_in_nginx() {
+    let split = "fastcgi_split_path_info ^(.+\\.php)(/.*)$; fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name;";
+    let of = |given: &str| {
+        let server =
+            format!("root /r; location ~ \\.php(/|$) {{ {split} {given} fastcgi_pass unix:/run/fpm.sock; }}");
+        imported(&format!("http {{ server {{ listen 80; {server} }} }}")).text
+    };
+    for given in [
+        "set $rest $fastcgi_path_info; fastcgi_param PATH_INFO $rest;",
+        "fastcgi_param PATH_INFO $fastcgi_path_info;",
+    ] {
+        let text = of(given);
+        let has = |word: &str| text.contains(word);
+        assert!(!has("not converted:") && !has("PATH_INFO") && !has("set "), "{text}");
+    }
+    let text = of("");
+    assert!(text.contains("fastcgi-param \"PATH_INFO\" \"\""), "{text}");
+}
+
+/// Another index file is served where the script is not there.
+#[test]
+fn pages_behind_a_script_are_index_files_too() {
+    let text = format!(
+        "root /srv; index index.php index.html /index.php$request_uri; location / {{ }} \
+         location ~ \\.php$ {{ {USUAL} fastcgi_pass unix:/run/fpm.sock; }} location /a/ {{ alias /b/; }}"
+    );
+    let site = of_server(&text);
+    let missing = |name: &str| format!("!('/srv' + $uri + '{name}').isFile()");
+    for expected in [
+        "index \"index.html\" | ".to_owned(),
+        "('/srv' + $uri + 'index.php').isFile()\" { | reroute \"${uri}index.php?$args\"".to_owned(),
+        format!(
+            "('/srv' + $uri).isDirectory() && {} && {}\" {{ | reroute \"/index.php$request_uri\"",
+            missing("index.php"),
+            missing("index.html")
+        ),
+        "route \"/a/\" { | index \"index.php\" | files \"/b/\"".to_owned(),
+    ] {
+        assert!(site.contains(&expected), "{expected}\n{site}");
     }
 }

@@ -3,14 +3,18 @@
 use crate::nginx::Directive;
 
 use super::chain::Chain;
+use super::named_groups::substituted;
 use super::out::{text, value};
-use super::rewrite::{absolute, groups_as_variables, whole_path};
+use super::pattern::{self, Pattern, with_only_group};
+use super::rewrite::{GROUP, absolute, groups_as_variables, groups_of, whole_path};
 use super::{Import, closed, values};
 
 /// An `if` as a `when`.
 pub(super) struct Conditional {
     pub(super) expression: String,
     pub(super) settings: Vec<String>,
+    /// Redirects under a further condition, which come before: expressions and settings.
+    pub(super) before: Vec<(String, Vec<String>)>,
 }
 
 impl<'d> Import<'d> {
@@ -40,12 +44,15 @@ impl<'d> Import<'d> {
     /// The expression and the content of an `if`; `None` if any of it cannot be converted.
     pub(super) fn conditional(&self, directive: &Directive, chain: &Chain<'d>) -> Option<Conditional> {
         let inner = directive.inner();
-        // Handled like `try_files`.
-        if closed::is_about_missing(directive) && inner.iter().any(|it| it.name == "rewrite") {
+        if is_tried(directive) {
             return None;
         }
         let stops = stops(directive, chain)?;
-        let mut when = Conditional { expression: self.expression(directive, chain)?, settings: Vec::new() };
+        let mut when = Conditional {
+            expression: self.expression(directive, chain)?,
+            settings: Vec::new(),
+            before: Vec::new(),
+        };
         let fields: Vec<&Directive> = inner.iter().filter(|it| it.name == "add_header").collect();
         when.settings.extend(self.fields_instead(&fields, chain)?);
         for (at, one) in inner.iter().enumerate() {
@@ -53,14 +60,19 @@ impl<'d> Import<'d> {
                 "add_header" => continue,
                 // All that is behind it in the `if`.
                 "break" => break,
-                "return" if has_group(one.word(0)) || has_group(one.word(1)) => return None,
-                "return" => when.settings.push(self.answer_of(one, chain, None).ok()?),
-                "set" => when.settings.push(self.set_line(one)?),
+                "return" if has_group(one.word(0)) => return None,
+                "return" => {
+                    let one = self.with_groups(directive, one, &mut when.settings)?;
+                    let maps = &one.1;
+                    when.settings.push(self.answer_with(&one.0, chain, None, maps).ok()?);
+                }
+                "set" => when.settings.push(self.set_in(directive, one)?),
                 "rewrite" => self.rewrite_in(one, chain, at + 1 == inner.len(), &mut when)?,
                 _ => return None,
             }
             // nginx goes no further.
-            if one.name == "return" || ["redirect", "permanent"].contains(&one.word(2)) {
+            let narrows = is_redirect(one) && whole_path(one.word(0), "/").is_none();
+            if one.name == "return" || is_redirect(one) && !narrows {
                 break;
             }
         }
@@ -89,6 +101,50 @@ impl<'d> Import<'d> {
         let is_known = values::unknown_variable(to, &self.maps).is_none();
         let exists = self.set_names.iter().any(|known| known == name);
         (is_known && exists).then(|| format!("set {} {}", value(name), text(to)))
+    }
+
+    /// A `return` in an `if` whose expression has groups, with variables in their place; and all variables that there are.
+    fn with_groups(
+        &self,
+        condition: &Directive,
+        directive: &Directive,
+        settings: &mut Vec<String>,
+    ) -> Option<(Directive, Vec<String>)> {
+        let (mut own, mut maps) = (directive.clone(), self.maps.clone());
+        let Some((variable, pattern)) = searched(condition) else {
+            return (!has_group(directive.word(1))).then_some((own, maps));
+        };
+        let names = group_names(&pattern);
+        for word in own.words.iter_mut().skip(usize::from(directive.words.len() > 1)) {
+            let numbered = substituted(&word.text, &names);
+            if !has_group(&numbered) {
+                continue;
+            }
+            let (sets, to) = groups_of(&variable, &pattern, &numbered, &self.maps)?;
+            maps.extend(
+                values::variables(&to).into_iter().filter(|name| name.starts_with(GROUP)).map(str::to_owned),
+            );
+            settings.extend(sets);
+            word.text = to;
+        }
+        Some((own, maps))
+    }
+
+    /// A `set` in an `if`, to a text or to a group of its expression.
+    fn set_in(&self, condition: &Directive, directive: &Directive) -> Option<String> {
+        let given = directive.word(1);
+        let names = searched(condition).map(|(_, pattern)| group_names(&pattern)).unwrap_or_default();
+        let numbered = substituted(given, &names);
+        if !has_group(&numbered) {
+            return self.set_line(directive);
+        }
+        let (variable, pattern) = searched(condition)?;
+        let number = numbered.trim_start_matches("${").trim_start_matches('$').trim_end_matches('}');
+        let only = with_only_group(&pattern, number.parse().ok()?)?;
+        let name = directive.word(0).trim_start_matches('$');
+        let exists = self.set_names.iter().any(|known| known == name);
+        let expression = format!("{variable}.extract(r'{only}')");
+        exists.then(|| format!("set {} expr={}", value(name), text(&expression)))
     }
 
     /// `add_header` in an `if` replaces those around it.
@@ -135,13 +191,17 @@ impl<'d> Import<'d> {
             when.settings.push(format!("rewrite {} {}{then}", text(pattern), text(to)));
             return Some(());
         }
+        let (mut narrowed, mut own) = (None, Vec::new());
         let to = match whole_path(pattern, to) {
             Some(to) => to,
             None if pattern.contains('\'') => return None,
             None => {
                 let (settings, to) = groups_as_variables(pattern, to, &self.maps)?;
-                when.settings.extend(settings);
-                when.expression = format!("({}) && $uri.matches(r'{pattern}')", when.expression);
+                if when.settings.iter().any(|setting| setting.starts_with("rewrite ")) {
+                    return None;
+                }
+                narrowed = Some(format!("({}) && $uri.matches(r'{pattern}')", when.expression));
+                own = [when.settings.clone(), settings].concat();
                 to
             }
         };
@@ -152,9 +212,35 @@ impl<'d> Import<'d> {
             None => format!("{to}$is_args$args"),
         };
         let status = if flag == "permanent" { 301 } else { 302 };
-        when.settings.push(format!("redirect {} status={status}", text(&to)));
+        let redirect = format!("redirect {} status={status}", text(&to));
+        match narrowed {
+            None => when.settings.push(redirect),
+            Some(expression) => {
+                own.push(redirect);
+                when.before.push((expression, own));
+            }
+        }
         Some(())
     }
+}
+
+/// The names of an expression's groups, in the order of their numbers; empty for those without a name.
+fn group_names(pattern: &str) -> Vec<String> {
+    pattern::groups(pattern).map(|group| group.name.to_owned()).collect()
+}
+
+/// The variable and the expression of a condition that is true where the expression finds something.
+fn searched(condition: &Directive) -> Option<(String, String)> {
+    let words = condition.texts();
+    let at = words.iter().position(|word| ["~", "~*"].contains(word))?;
+    let [operand] = words.get(at + 1..)? else { return None };
+    let operand = operand.strip_suffix(')')?;
+    let [variable] = values::variables(words.get(at.checked_sub(1)?)?)[..] else { return None };
+    let flags = if words.get(at) == Some(&"~*") { "(?i)" } else { "" };
+    let Some(Pattern::Same(pattern)) = pattern::read(operand).filter(|_| !operand.contains('\'')) else {
+        return None;
+    };
+    Some((format!("${variable}"), format!("{flags}{pattern}")))
 }
 
 /// Whether the `break` of an `if` keeps rewrites from being applied; `None` if it also keeps others from that, or stands
@@ -208,10 +294,16 @@ pub(super) fn is_redirect(directive: &Directive) -> bool {
 
 /// Whether the `break` of an `if` ends what nginx would apply behind it.
 pub(super) fn ends_rewrites(directive: &Directive, chain: &Chain<'_>) -> bool {
-    // Handled like `try_files`.
-    let is_tried =
-        closed::is_about_missing(directive) && directive.inner().iter().any(|it| it.name == "rewrite");
-    !is_tried && stops(directive, chain) != Some(false)
+    !is_tried(directive) && stops(directive, chain) != Some(false)
+}
+
+/// Whether an `if` for files that do not exist is handled like `try_files`: it sends all of them to one path.
+fn is_tried(directive: &Directive) -> bool {
+    let mut rules = directive.inner().iter().filter(|it| !is_break(it));
+    let only = rules.next().filter(|it| it.name == "rewrite" && !is_redirect(it));
+    closed::is_about_missing(directive)
+        && only.is_some_and(|it| whole_path(it.word(0), it.word(1)).is_some())
+        && rules.next().is_none()
 }
 
 /// Whether a text uses a group of an expression.

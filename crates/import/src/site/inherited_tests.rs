@@ -208,3 +208,22 @@ fn a_limit_with_two_statuses_counts_once() {
     assert_eq!(limits, [same, same, "request-limit 6 key=client name=c-2 queue=0"], "{}", site.text);
     assert!(site.text.contains("has the status 429 here too"), "{}", site.text);
 }
+
+/// Fields stand where a person would write them: around locations that only add to them.
+#[test]
+fn fields_that_all_locations_have_are_written_once() {
+    let site = of_server(
+        "root /r; add_header X-A a always; add_header X-B b; location / { } location = /more { add_header X-B b; \
+         add_header X-A a always; add_header X-C c; }",
+    );
+    assert_eq!(site.matches("X-A").count() + site.matches("X-B").count(), 2, "{site}");
+    assert_eq!(
+        route(&site, "\"/more\" match=exact"),
+        "response-header add \"X-C\" \"c\" when=success | files \"/r\""
+    );
+    assert!(!site.contains("not converted"), "{site}");
+    // One that lacks a field of the server replaces all of them.
+    let site = of_server("root /r; add_header X-A a; location / { } location /b { add_header X-B b; }");
+    assert_eq!(route(&site, "\"/\""), "response-header add \"X-A\" \"a\" when=success | files \"/r\"");
+    assert!(!site.starts_with("response-header"), "{site}");
+}

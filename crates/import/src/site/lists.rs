@@ -4,7 +4,7 @@ use flatout_wire::chunk::is_forbidden_trailer;
 
 use crate::nginx::Directive;
 
-use super::chain::{Chain, has_below};
+use super::chain::Chain;
 use super::out::{Lines, value};
 use super::values::unsupported;
 use super::{Import, values};
@@ -70,13 +70,18 @@ impl<'d> Import<'d> {
                     && all.iter().take(at).any(is_same);
                 self.list(directive, is_again, here, lines);
             }
+            for directive in here.own().iter().filter(|it| names.contains(&it.name.as_str())) {
+                if let Some(outer) = written_around(levels, names).find(|outer| is_same(outer, directive)) {
+                    self.fates.like(outer, directive);
+                }
+            }
         }
         self.visitor_cookie(levels, lines);
     }
 
     /// Whether a list applies to a server that a nested block replaces by its own.
     pub(super) fn has_replaced_lists(chain: &Chain<'d>) -> bool {
-        LISTS.iter().any(|names| !chain.list(names).is_empty() && has_below(chain.own(), names))
+        LISTS.iter().any(|names| !chain.list(names).is_empty() && is_replaced_below(chain, names))
     }
 
     fn list(&mut self, directive: &'d Directive, is_again: bool, chain: &Chain<'d>, lines: &mut Lines) {
@@ -302,6 +307,13 @@ impl<'d> Import<'d> {
         if is_missing(&file) {
             return Err(format!("there is no file {file}"));
         }
+        if std::path::Path::new(&file).parent().is_some_and(|folder| folder.is_absolute() && !folder.exists())
+        {
+            // It may not be there yet, and nginx starts without it.
+            if status.is_empty() && upstream.is_empty() {
+                return Ok(Some(format!("error-page {} to={}", codes.join(" "), super::out::text(page))));
+            }
+        }
         Ok(Some(format!("error-page {} file={}{status}{upstream}", codes.join(" "), value(&file))))
     }
 
@@ -387,14 +399,47 @@ impl<'d> Import<'d> {
     }
 }
 
-/// The list of these names that is written in the innermost of `levels`: none if an outer level has written it, or an inner one will.
+/// The list of these names that is written in the innermost of `levels`: none if an inner one will write it, without what an outer
+/// level has written.
 pub(super) fn list_here<'d>(levels: &[&Chain<'d>], names: &[&str]) -> Vec<&'d Directive> {
-    let Some((here, outer)) = levels.split_first() else { return Vec::new() };
-    let is_written = |chain: &&Chain<'d>| !chain.list(names).is_empty() && !has_below(chain.own(), names);
-    // In `http` and `server`, a list is postponed if a nested block has its own. Routes are beside each other.
-    let waits = !here.is_location() && has_below(here.own(), names);
-    let mut outer = outer.iter().filter(|chain| !chain.is_location());
-    if waits || outer.any(is_written) { Vec::new() } else { here.list(names) }
+    let Some(here) = levels.first() else { return Vec::new() };
+    // In `http` and `server`, a list is postponed if a nested block replaces it. Routes are beside each other.
+    if !here.is_location() && is_replaced_below(here, names) {
+        return Vec::new();
+    }
+    let is_new =
+        |directive: &&Directive| !written_around(levels, names).any(|outer| is_same(outer, directive));
+    here.list(names).into_iter().filter(is_new).collect()
+}
+
+/// What the levels around the innermost one write of these lists.
+fn written_around<'d>(levels: &[&Chain<'d>], names: &[&str]) -> impl Iterator<Item = &'d Directive> {
+    let outer = levels.get(1..).unwrap_or_default().iter();
+    let written = outer.filter(|chain| !chain.is_location() && !is_replaced_below(chain, names));
+    written.flat_map(|chain| chain.list(names)).collect::<Vec<_>>().into_iter()
+}
+
+/// Whether a nested block has a list in place of this one. In nginx any list does that; one of fields that has all of this one's only
+/// adds to it.
+fn is_replaced_below(chain: &Chain<'_>, names: &[&str]) -> bool {
+    let list = chain.list(names);
+    let adds = |own: &[&Directive]| {
+        names.contains(&"add_header")
+            && list.iter().all(|outer| own.iter().any(|inner| is_same(outer, inner)))
+    };
+    has_list_below(chain.own(), names, &adds)
+}
+
+fn has_list_below(block: &[Directive], names: &[&str], adds: &impl Fn(&[&Directive]) -> bool) -> bool {
+    block.iter().filter(|directive| ["server", "location"].contains(&directive.name.as_str())).any(|inner| {
+        let own = inner.inner().iter().filter(|directive| names.contains(&directive.name.as_str()));
+        let own: Vec<&Directive> = own.collect();
+        !own.is_empty() && !adds(&own) || has_list_below(inner.inner(), names, adds)
+    })
+}
+
+fn is_same(one: &Directive, other: &Directive) -> bool {
+    one.name == other.name && one.texts() == other.texts()
 }
 
 /// Whether errors of upstreams have these pages too.

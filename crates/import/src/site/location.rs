@@ -68,6 +68,16 @@ impl Path {
         })
     }
 
+    /// A path inside a location: nginx does not try the expressions outside of `^~` for it either.
+    fn before_patterns_of(self, outer: &Path) -> Path {
+        match (self, outer) {
+            (Path::Prefix { path, .. }, Path::Prefix { before_patterns: true, .. }) => {
+                Path::Prefix { path, before_patterns: true }
+            }
+            (path, _) => path,
+        }
+    }
+
     pub(super) fn prefix(&self) -> Option<&str> {
         match self {
             Path::Prefix { path, .. } => Some(path),
@@ -421,7 +431,8 @@ impl<'d> Import<'d> {
             self.close(why, &mut lines);
         }
         self.rest(location.inner(), &mut lines);
-        let entry = if is_internal { " entry=internal" } else { "" };
+        // No request comes to a named one by its path.
+        let entry = if is_internal && !matches!(path, Path::Named(_)) { " entry=internal" } else { "" };
         site.block(&location.comments, format!("{}{entry}", path.head()), lines);
         if let Some((page, front)) = front_page(path, &chain).filter(|_| !is_internal) {
             let mut inner = Lines::default();
@@ -442,7 +453,8 @@ impl<'d> Import<'d> {
         }
         let plain: Vec<&'d Directive> = inner.filter(|within| is_plain(within)).collect();
         for within in plain {
-            if let Some(path) = Path::of(within) {
+            if let Some(inner) = Path::of(within) {
+                let path = inner.before_patterns_of(path);
                 self.location(within, &path, &levels, named, site);
             }
         }

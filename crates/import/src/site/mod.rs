@@ -41,6 +41,7 @@ mod named_groups;
 mod out;
 pub(crate) mod pattern;
 mod pcre;
+mod places;
 mod proxy;
 mod real_ip;
 mod referers;
@@ -88,8 +89,9 @@ pub struct Imported {
 
 /// The site file for a configuration.
 pub fn site_file(main: &[Directive]) -> Imported {
-    let main =
-        &map_targets::expanded(&constants::replaced(&named_groups::numbered(&pcre::expressions(main))));
+    let main = &map_targets::expanded(&constants::replaced(&named_groups::numbered(&pcre::expressions(
+        &places::absolute(main),
+    ))));
     let mut import = Import::default();
     let mut top = Lines::default();
     let (mut blocks, mut sites) = (Lines::default(), Lines::default());
@@ -138,6 +140,9 @@ pub fn site_file(main: &[Directive]) -> Imported {
     let mut first = std::mem::take(&mut import.listens);
     first.extend(top);
     import.hide(&mut first);
+    if import.serves_files && !first.has("compress") {
+        first.setting("compress off".to_owned());
+    }
     first.gap();
     first.extend(blocks);
     import.finish(first, sites)

@@ -83,11 +83,32 @@ fn number(directive: &mut Directive) {
         false => "",
     };
     let names: Vec<String> = groups(pattern).map(|group| group.name.to_owned()).collect();
+    let is_any_case = directive.word(0).starts_with("~*");
+    let own = directive.words.last().map_or_else(String::new, |word| word.text.clone());
+    let own = own.trim_start_matches(['~', '*']).to_owned();
     let Some(inner) = &mut directive.block else { return };
+    if names.iter().any(|name| !name.is_empty()) {
+        let own = if is_any_case { format!("(?i){own}") } else { own };
+        number_first_rewrite(inner, &own, &names);
+    }
     if names.iter().any(|name| !name.is_empty()) && !has_other_groups(inner) {
         inner.iter_mut().for_each(|inner| replace(inner, &names));
     }
     inner.iter_mut().for_each(number);
+}
+
+/// `rewrite ^ /page?id=$id`, where the group is one of the location: it has the location's expression, which finds all its paths.
+fn number_first_rewrite(block: &mut [Directive], own: &str, names: &[String]) {
+    let is_rule = |it: &&mut Directive| ["rewrite", "if", "set", "return"].contains(&&*it.name);
+    let Some(first) = block.iter_mut().find(is_rule).filter(|it| it.name == "rewrite") else { return };
+    if let [pattern, to, ..] = &mut first.words[..]
+        && ["^", ".*", "^.*", "^.*$", "^/"].contains(&pattern.text.as_str())
+    {
+        let numbered = substituted(&to.text, names);
+        if numbered != to.text {
+            (pattern.text, to.text) = (own.to_owned(), numbered);
+        }
+    }
 }
 
 fn has_other_groups(block: &[Directive]) -> bool {
@@ -110,7 +131,7 @@ fn replace(directive: &mut Directive, names: &[String]) {
 }
 
 /// A text with `$1` in place of `$name`. What a digit would follow is left as it is.
-fn substituted(text: &str, names: &[String]) -> String {
+pub(super) fn substituted(text: &str, names: &[String]) -> String {
     let mut out = text.to_owned();
     let mut numbered: Vec<(usize, &String)> =
         names.iter().enumerate().filter(|(_, name)| !name.is_empty()).collect();

@@ -35,6 +35,13 @@ impl Fates {
         self.0.insert(directive, Fate::Left);
     }
 
+    /// A directive that says the same as another one has its result.
+    pub(super) fn like(&mut self, other: &Directive, directive: &Directive) {
+        if let Some(fate) = self.0.get(&std::ptr::from_ref(other)).copied() {
+            self.0.insert(directive, fate);
+        }
+    }
+
     pub(super) fn is_known(&self, directive: &Directive) -> bool {
         self.0.contains_key(&std::ptr::from_ref(directive))
     }

@@ -140,10 +140,20 @@ fn literal(pattern: &str) -> String {
 }
 
 /// The variable for a group of the expression of a conditional redirect.
-const GROUP: &str = "redirect_";
+pub(super) const GROUP: &str = "redirect_";
 
 /// Settings that make the groups of an expression that a URL uses into variables, and the URL with these.
 pub(super) fn groups_as_variables(pattern: &str, to: &str, maps: &[String]) -> Option<(Vec<String>, String)> {
+    groups_of("$uri", pattern, to, maps)
+}
+
+/// The same for an expression that is searched in this variable.
+pub(super) fn groups_of(
+    variable: &str,
+    pattern: &str,
+    to: &str,
+    maps: &[String],
+) -> Option<(Vec<String>, String)> {
     let (mut settings, mut to) = (Vec::new(), to.to_owned());
     for number in 1..=9 {
         if !values::variables(&to).contains(&number.to_string().as_str()) {
@@ -154,7 +164,7 @@ pub(super) fn groups_as_variables(pattern: &str, to: &str, maps: &[String]) -> O
             return None;
         }
         let only = with_only_group(pattern, number)?;
-        settings.push(format!("set {name} expr={}", text(&format!("$uri.extract(r'{only}')"))));
+        settings.push(format!("set {name} expr={}", text(&format!("{variable}.extract(r'{only}')"))));
         for group in [format!("${{{number}}}"), format!("${number}")] {
             to = to.replace(&group, &format!("${{{name}}}"));
         }
@@ -237,6 +247,17 @@ impl<'d> Import<'d> {
         chain: &Chain<'d>,
         path: Option<&Path>,
     ) -> Result<String, String> {
+        self.answer_with(directive, chain, path, &self.maps)
+    }
+
+    /// The same with these variables.
+    pub(super) fn answer_with(
+        &self,
+        directive: &Directive,
+        chain: &Chain<'d>,
+        path: Option<&Path>,
+        maps: &[String],
+    ) -> Result<String, String> {
         let (status, rest) = match directive.texts()[..] {
             [one] if one.parse::<u16>().is_ok() => (one, ""),
             [one] => ("302", one),
@@ -245,8 +266,8 @@ impl<'d> Import<'d> {
         };
         let is_redirect = ["301", "302", "303", "307", "308"].contains(&status);
         let unknown = match is_redirect {
-            true => values::unknown_variable(rest, &self.maps),
-            false => values::unknown_in_page(rest, &self.maps),
+            true => values::unknown_variable(rest, maps),
+            false => values::unknown_in_page(rest, maps),
         };
         if let Some(unknown) = unknown {
             return Err(values::unsupported(unknown));

@@ -13,6 +13,22 @@ use super::out::{Lines, text, value};
 use super::pattern::{groups, has_named_group, with_only_group};
 use super::tls;
 
+/// What a server on addresses without TLS has no use for.
+const UNUSED_WITHOUT_TLS: [&str; 12] = [
+    "ssl",
+    "ssl_buffer_size",
+    "ssl_certificate",
+    "ssl_certificate_key",
+    "ssl_ciphers",
+    "ssl_dhparam",
+    "ssl_prefer_server_ciphers",
+    "ssl_protocols",
+    "ssl_session_cache",
+    "ssl_session_timeout",
+    "ssl_stapling",
+    "ssl_trusted_certificate",
+];
+
 impl<'d> Import<'d> {
     /// Writes all servers.
     pub(super) fn servers(&mut self, http: &Chain<'d>, top: &mut Lines, sites: &mut Lines) {
@@ -76,6 +92,10 @@ impl<'d> Import<'d> {
         self.listens(server, at, names_default, top, &mut lines);
         self.tls(server, at, &chain, top, &mut lines);
         self.fates.carried(server);
+        if !self.addresses.speaks_tls(at) {
+            let of_tls = server.inner().iter().filter(|it| UNUSED_WITHOUT_TLS.contains(&it.name.as_str()));
+            of_tls.for_each(|directive| self.fates.needless(directive));
+        }
         if self.is_only_server {
             self.process(&chain, top);
         } else {
@@ -220,6 +240,9 @@ impl<'d> Import<'d> {
                             "not converted: the name {name}; named groups and variables are not supported in names"
                         ));
                     }
+                    _ if !is_host_name(name) => {
+                        lines.comment(&format!("not converted: the name {name}, which no request has"));
+                    }
                     _ => hosts.push(name.to_ascii_lowercase()),
                 }
             }
@@ -294,4 +317,9 @@ impl<'d> Import<'d> {
             }
         }
     }
+}
+
+/// Whether a name, or one with a wildcard, may be that of a host.
+fn is_host_name(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._*:[]".contains(&byte) || !byte.is_ascii())
 }

@@ -56,6 +56,12 @@ impl<'d> Import<'d> {
             // Written with what serves the files.
             return self.fates.carried(directive);
         }
+        if directive.name == "index"
+            && let Some(names) = self.names_beside_script(directive, chain)
+        {
+            self.fates.carried(directive);
+            return lines.setting(index_line(&names));
+        }
         if directive.name == "expires" && directive.texts().iter().any(|text| text.contains('$')) {
             return self.expires_of_variable(directive, lines);
         }
@@ -72,6 +78,22 @@ impl<'d> Import<'d> {
             }
             Some(Err(why)) => self.leave(directive, why, lines),
         }
+    }
+
+    /// The names of index files beside a script, to which requests for folders go before. `None` if there are no others.
+    pub(super) fn names_beside_script(
+        &self,
+        index: &'d Directive,
+        chain: &Chain<'d>,
+    ) -> Option<Vec<&'d str>> {
+        let (script, _) = self.script_index(chain)?;
+        let texts = index.texts();
+        let (last, before) = texts.split_last()?;
+        let names = if last.starts_with('/') { before } else { &texts[..] };
+        let names: Vec<&str> = names.iter().copied().filter(|name| *name != script).collect();
+        let is_page = |name: &&str| name.ends_with(".html") || name.ends_with(".htm");
+        let is_plain = !names.is_empty() && names.len() <= INDEX_NAMES_MAX;
+        (is_plain && names.iter().all(is_page)).then_some(names)
     }
 
     /// `allow` and `deny`, in order: those of the innermost block that has any.
@@ -164,7 +186,7 @@ fn plain(
             [] => {
                 return Some(Err("a path or a variable is supported alone, in a location that serves files"));
             }
-            names => format!("index {}", names.iter().map(|name| value(name)).collect::<Vec<_>>().join(" ")),
+            names => index_line(names),
         },
         "autoindex" if word != "on" => line("listing", word),
         "autoindex" => listing(chain),
@@ -218,9 +240,14 @@ fn plain(
     }))
 }
 
+/// The setting for these index files.
+pub(super) fn index_line(names: &[&str]) -> String {
+    format!("index {}", names.iter().map(|name| value(name)).collect::<Vec<_>>().join(" "))
+}
+
 /// The names of index files, up to a path or a name with variables. A script is the last one: it is hidden, so a name behind it would be
 /// served in its place.
-fn index_names(directive: &Directive) -> Vec<&str> {
+pub(super) fn index_names(directive: &Directive) -> Vec<&str> {
     let names = directive.texts();
     let plain = names.iter().take_while(|name| !name.contains(['$', '/'])).count().min(INDEX_NAMES_MAX);
     let is_page = |name: &&str| name.ends_with(".html") || name.ends_with(".htm");

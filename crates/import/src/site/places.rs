@@ -1,0 +1,156 @@
+//! Names of files and sockets as nginx reads them, and variables that a server sets in place of a table.
+
+use std::path::Path;
+
+use crate::nginx::{Directive, Word};
+
+use super::values;
+
+/// Directives whose files are relative to the folder of the configuration.
+const FILES: [&str; 15] = [
+    "auth_basic_user_file",
+    "grpc_ssl_certificate",
+    "grpc_ssl_certificate_key",
+    "grpc_ssl_trusted_certificate",
+    "proxy_ssl_certificate",
+    "proxy_ssl_certificate_key",
+    "proxy_ssl_crl",
+    "proxy_ssl_password_file",
+    "proxy_ssl_trusted_certificate",
+    "ssl_certificate",
+    "ssl_certificate_key",
+    "ssl_client_certificate",
+    "ssl_crl",
+    "ssl_password_file",
+    "ssl_trusted_certificate",
+];
+
+/// Folders that nginx is built with, for names that are relative to it; the first one that has its pages is taken.
+const PREFIXES: [&str; 3] = ["/usr/share/nginx", "/usr/local/nginx", "/etc/nginx"];
+
+/// The same configuration with absolute names of these files, if its own folder is known, and with such variables renamed.
+pub(super) fn absolute(main: &[Directive]) -> Vec<Directive> {
+    let mut main = main.to_vec();
+    let http = main.iter().find(|directive| directive.name == "http");
+    let file = http.map(|http| Path::new(&*http.file).to_owned()).filter(|file| file.is_absolute());
+    let folder = file.as_deref().and_then(Path::parent);
+    let prefix = PREFIXES.iter().map(Path::new).find(|prefix| prefix.join("html").is_dir());
+    let prefix = prefix.filter(|_| folder.is_some());
+    main.iter_mut().for_each(|directive| name_files(directive, folder, prefix));
+    for http in main.iter_mut().filter(|directive| directive.name == "http") {
+        rename_shadows(http.block.as_deref_mut().unwrap_or_default());
+    }
+    main
+}
+
+fn name_files(directive: &mut Directive, folder: Option<&Path>, prefix: Option<&Path>) {
+    let is_address = directive.name == "server" || directive.name.ends_with("_pass");
+    if let Some(word) = directive.words.first_mut() {
+        let is_name = !word.text.starts_with('/')
+            && !["off", ""].contains(&word.text.as_str())
+            && !word.text.contains(['$', ':']);
+        if let Some(folder) = folder.filter(|_| is_name && FILES.contains(&&*directive.name)) {
+            word.text = folder.join(&word.text).display().to_string();
+        }
+        if let Some(prefix) = prefix.filter(|_| is_name && ["root", "alias"].contains(&&*directive.name)) {
+            word.text = prefix.join(&word.text).display().to_string();
+        }
+        // `unix:///run/x.sock`.
+        while is_address && word.text.contains("unix://") {
+            word.text = word.text.replacen("unix://", "unix:/", 1);
+        }
+    }
+    let Some(block) = &mut directive.block else { return };
+    block.iter_mut().for_each(|inner| name_files(inner, folder, prefix));
+    // nginx's default.
+    if let Some(prefix) = prefix
+        && directive.name == "http"
+        && !block.iter().any(|inner| inner.name == "root")
+    {
+        let text = prefix.join("html").display().to_string();
+        let word = Word { text, is_quoted: false };
+        let (file, line) = (directive.file.clone(), directive.line);
+        block.push(Directive {
+            name: "root".to_owned(),
+            words: vec![word],
+            block: None,
+            comments: Vec::new(),
+            file,
+            line,
+        });
+    }
+}
+
+/// A variable of `set` with the name of a table has a name of its own in its server, unless another table depends on it.
+fn rename_shadows(http: &mut [Directive]) {
+    let is_table = |it: &&Directive| ["map", "geo", "split_clients"].contains(&&*it.name);
+    let tables: Vec<String> = http
+        .iter()
+        .filter(is_table)
+        .filter_map(|table| table.texts().last().map(|name| name.trim_start_matches('$').to_owned()))
+        .collect();
+    let outside: Vec<String> = http
+        .iter()
+        .filter(|it| it.name != "server")
+        .flat_map(|it| {
+            [it.word(0).to_owned()].into_iter().chain(it.inner().iter().map(|case| case.word(0).to_owned()))
+        })
+        .collect();
+    let is_used = |name: &String| outside.iter().any(|text| values::variables(text).contains(&name.as_str()));
+    for server in http.iter_mut().filter(|directive| directive.name == "server") {
+        for name in tables.iter().filter(|name| !is_used(name)) {
+            if sets(server, name) {
+                rename(server, name, &format!("{name}_of_server"));
+            }
+        }
+    }
+}
+
+fn sets(directive: &Directive, name: &str) -> bool {
+    let is_set = directive.name == "set" && directive.word(0).trim_start_matches('$') == name;
+    is_set || directive.inner().iter().any(|inner| sets(inner, name))
+}
+
+fn rename(directive: &mut Directive, name: &str, to: &str) {
+    for word in &mut directive.words {
+        let is_whole =
+            |rest: &str| !rest.starts_with(|char: char| char.is_ascii_alphanumeric() || char == '_');
+        let mut text = word.text.replace(&format!("${{{name}}}"), &format!("${{{to}}}"));
+        let plain = format!("${name}");
+        let mut from = 0;
+        while let Some(at) = text.get(from..).and_then(|rest| rest.find(&plain)).map(|at| at + from) {
+            let end = at + plain.len();
+            if text.get(end..).is_some_and(is_whole) {
+                text.replace_range(at..end, &format!("${to}"));
+            }
+            from = end;
+        }
+        word.text = text;
+    }
+    directive.block.iter_mut().flatten().for_each(|inner| rename(inner, name, to));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::written::imported;
+
+    #[test]
+    fn sockets_may_have_more_slashes() {
+        let text = "http { server { listen 80; location / { uwsgi_pass unix:///run/app.sock; } } }";
+        let site = imported(text).text;
+        assert!(site.contains("server \"unix:/run/app.sock\""), "{site}");
+    }
+
+    #[test]
+    fn a_set_variable_is_not_a_table_of_the_same_name() {
+        let text = "http { map $host $kind { default a; b.test b; } \
+                    server { listen 80; server_name a.test; set $kind c; if ($arg_x) { set $kind d; } return 200 \"$kind ${kind}s $kinds\"; } \
+                    server { listen 80; server_name b.test; return 200 $kind; } }";
+        let text = imported(text).text;
+        assert!(text.contains("map kind \"$host\"") && text.contains("respond 200 \"$kind\""), "{text}");
+        assert!(
+            text.contains("set \"kind_of_server\" \"c\"") && text.contains("${kind_of_server}s"),
+            "{text}"
+        );
+    }
+}
