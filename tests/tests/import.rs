@@ -90,6 +90,7 @@ const HTTP: &str = r#"
         location ^~ /protected/ { location /protected/deep/ { } return 204; }
         location /missing/ { if (!-e $request_filename) { rewrite /admin$ $uri/ permanent; rewrite ^/missing/[a-z]+/(a.txt)$ /missing/$1 last; rewrite ^/missing/x/(.*)$ /args?x=$1 last; } }
         location ~ ^/named/(?<id>[0-9]+)$ { rewrite ^ /args?id=$id last; }
+        location /typed/ { types { } default_type text/x-own; }
         location = /if { if ($arg_a = 1) { proxy_pass http://app; } proxy_pass http://127.0.0.1:1; }
     }
     server { listen 127.0.0.1:PORT; server_name b.test .c.test; location / { return 200 "other"; } }
@@ -119,6 +120,7 @@ fn converted_sites_respond_as_nginx_does() {
         ("www/agents/a.txt", "not for all"),
         ("www/protected/deep/a.css", "a{}"),
         ("www/missing/a.txt", "there"),
+        ("www/typed/a.html", "of its own type"),
         ("hosts/a.test/of-host/a.txt", "of a"),
         ("hosts/b.test/of-host/a.txt", "of b"),
         ("hosts/b.test/files/index.html", "files of b"),
@@ -225,6 +227,8 @@ fn converted_sites_respond_as_nginx_does() {
         "/missing/admin",
         "/missing/other",
         "/named/12",
+        "/typed/a.html",
+        "/typed/none",
     ];
     let mut log: String = targets
         .iter()

@@ -430,6 +430,7 @@ impl<'d> Import<'d> {
             self.leave_inner(location.inner());
             self.close(why, &mut lines);
         }
+        self.types_of_location(&chain, &mut lines);
         self.rest(location.inner(), &mut lines);
         // No request comes to a named one by its path.
         let entry = if is_internal && !matches!(path, Path::Named(_)) { " entry=internal" } else { "" };

@@ -1,9 +1,42 @@
-//! The type of a text that `return` sends: nginx takes that of the ending of the path, from `types`, or else `default_type`.
+//! The type of a text that `return` sends: nginx takes that of the ending of the path, from `types`, or else `default_type`. The type of
+//! the files of a location with an empty table, which is `default_type` too.
 
 use crate::nginx::Directive;
 
+use super::Import;
 use super::chain::Chain;
 use super::location::Path;
+use super::out::{Lines, text};
+
+/// What nginx sends without `default_type`.
+const DEFAULT: &str = "text/plain";
+
+impl<'d> Import<'d> {
+    /// `types { }` in a location that serves files. Another table there cannot be converted.
+    pub(super) fn types_of_location(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        if !lines.has("files") {
+            return;
+        }
+        let has_types = |level: &&&'d [Directive]| level.iter().any(|directive| directive.name == "types");
+        let Some(level) = chain.of_route().iter().find(has_types) else { return };
+        let types = level.iter().filter(|directive| directive.name == "types");
+        let is_empty = types.clone().all(|types| types.inner().is_empty());
+        if !is_empty || !["", "off"].contains(&chain.word("charset")) {
+            let why = "files have the types of their endings; of a location, only an empty table without charset is supported";
+            types.for_each(|types| self.leave(types, why, lines));
+            return;
+        }
+        types.for_each(|types| self.fates.carried(types));
+        let kind = match chain.find("default_type") {
+            Some(kind) => {
+                self.fates.carried(kind);
+                kind.word(0)
+            }
+            None => DEFAULT,
+        };
+        lines.setting(format!("response-header set \"Content-Type\" {} when=success", text(kind)));
+    }
+}
 
 /// What nginx has without `types`.
 const USUAL: [(&str, &str); 3] = [("html", "text/html"), ("gif", "image/gif"), ("jpg", "image/jpeg")];
@@ -12,7 +45,7 @@ const USUAL: [(&str, &str); 3] = [("html", "text/html"), ("gif", "image/gif"), (
 pub(super) fn of_path(path: Option<&Path>, chain: &Chain<'_>) -> String {
     let of_ending = path.and_then(ending).and_then(|ending| of_ending(&ending, chain));
     let given = chain.word("default_type");
-    of_ending.unwrap_or_else(|| if given.is_empty() { "text/plain".to_owned() } else { given.to_owned() })
+    of_ending.unwrap_or_else(|| if given.is_empty() { DEFAULT.to_owned() } else { given.to_owned() })
 }
 
 /// The ending that all paths of a location have.
@@ -60,5 +93,26 @@ mod tests {
         }
         let site = of_server("location = /a.html { return 200 x; }");
         assert!(site.contains("type=\"text/html\""), "{site}");
+    }
+
+    #[test]
+    fn files_behind_an_empty_table_have_the_default_type() {
+        for (content, expected) in [
+            ("types { } default_type a/b;", Some("a/b")),
+            ("types { }", Some("text/plain")),
+            ("default_type a/b;", None),
+            ("types { a/b log; }", None),
+            ("types { } charset utf-8;", None),
+        ] {
+            let site = of_server(&format!("root /r; location /a/ {{ {content} }}"));
+            let setting =
+                expected.map(|kind| format!("response-header set \"Content-Type\" \"{kind}\" when=success"));
+            assert_eq!(setting.is_some(), site.contains("Content-Type"), "{content}: {site}");
+            assert!(setting.is_none_or(|setting| site.contains(&setting)), "{content}: {site}");
+        }
+        let site = of_server("root /r; location /a/ { types { a/b log; } }");
+        assert!(site.contains("not converted: types"), "{site}");
+        let site = of_server("types { a/b log; } location /a/ { types { } proxy_pass http://a; }");
+        assert!(!site.contains("Content-Type") && !site.contains("not converted"), "{site}");
     }
 }
