@@ -27,7 +27,7 @@ use flatout_tune::Needs;
 /// Runs whose median counts as the highest rate, when a share of it is taken.
 const RATE_RUNS: usize = 5;
 
-/// The A/A runs take this part of the budget.
+/// All A/A runs take this part of the budget.
 const NOISE_PART: u32 = 10;
 
 /// Gains, as shares, for which a climb says how much time they would need.
@@ -380,6 +380,14 @@ impl<'p, 'h> Machine<'p, 'h> {
         rungs.any(|(rung, restarts)| *restarts && rung.is_in_the_server() == is_of_servers)
     }
 
+    /// The part of the time for the A/A runs of one kind: half of it if there are two.
+    fn noise_part(&self) -> u32 {
+        let mut tried = self.plan.rungs.iter().filter(|rung| !matches!(rung.change, Attempt::Skip(_)));
+        let is_first_in_the_server = tried.next().is_some_and(Rung::is_in_the_server);
+        let are_alike = tried.all(|rung| rung.is_in_the_server() == is_first_in_the_server);
+        if are_alike { NOISE_PART } else { 2 * NOISE_PART }
+    }
+
     fn is_stopped(&self) -> bool {
         self.load.stop.load(Ordering::Relaxed)
     }
@@ -474,6 +482,10 @@ impl Subject for Machine<'_, '_> {
         self.is_starting
     }
 
+    fn seconds_left(&self) -> f64 {
+        self.left().as_secs_f64()
+    }
+
     fn spent(&self) -> f64 {
         let Some((_, begun, ends)) = self.comparison else { return 0.0 };
         begun.elapsed().as_secs_f64() / (ends - begun).as_secs_f64().max(1e-9)
@@ -543,6 +555,7 @@ impl Subject for Machine<'_, '_> {
             pairs: 0,
             estimate: None,
             left: 1,
+            share: 1.0,
         });
         let (left, budget) = (self.left(), self.plan.budget);
         let finished = Some(Finished { name, found, objective });
@@ -586,11 +599,11 @@ impl Subject for Machine<'_, '_> {
         let (begun, ends) = match self.comparison {
             Some((stage, begun, ends)) if stage == progress.stage => (begun, ends),
             _ if matches!(progress.stage, Stage::Noise | Stage::NoiseOfServers) => {
-                (now, now + left / NOISE_PART)
+                (now, now + left / self.noise_part())
             }
             // The next boot is compared with it: it gets twice the time.
             _ if progress.stage == Stage::Block => (now, now + 2 * left / (progress.left as u32 + 1)),
-            _ => (now, now + left / progress.left.max(1) as u32),
+            _ => (now, now + left.mul_f64(progress.share.clamp(0.0, 1.0))),
         };
         self.comparison = Some((progress.stage, begun, ends));
         if now >= ends { Go::Next } else { Go::On }

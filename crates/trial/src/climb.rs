@@ -3,7 +3,7 @@
 //! ```text
 //! noise       nothing against nothing: how large an effect is by chance
 //! forward     each rung on top of those that were kept before it
-//! second look those again that are not known exactly enough to call them nothing, in the time that is left
+//! second look those again that are not known exactly enough to call them nothing, in the time that is left (`again.rs`)
 //! leave out   all that was kept against all but one: what each is worth among the others
 //! total       all that was kept against nothing
 //! block       (if a rung takes a reboot) all that was kept against itself; `resume` does it again in the next boot
@@ -20,12 +20,13 @@
 //! share its part, and those that were tried before are judged again. Each is reported with the interval of the level
 //! at which it was judged last, and that interval decides.
 
+mod again;
 mod comparison;
 mod orders;
 
 use crate::across::{Block, Resumed, across};
 use crate::compare::{Level, Word};
-use crate::effect::Estimate;
+use crate::effect::{Effect, Estimate};
 use crate::foresight::Foresight;
 use crate::found::{Climbed, End, Found, How, Noise, Status};
 use crate::judged::{as_burden, judged, second_thought};
@@ -35,6 +36,7 @@ use crate::sample::Objective;
 use crate::starts::Pairs;
 use crate::subject::{Go, Progress, Set, Stage, Subject};
 
+use again::{Planned, Undecided};
 use comparison::{Compared, Runs};
 
 /// What to find out, and how precisely.
@@ -74,6 +76,8 @@ struct Tried {
     how: How,
     /// The look at which these runs are judged.
     look: Option<Look>,
+    /// The time that each of the last of them took.
+    seconds_of_pair: f64,
     /// Whether it has shown a significant effect, positive or negative.
     is_significant: bool,
 }
@@ -86,6 +90,8 @@ struct Climber<'s, S: Subject> {
     tried: Vec<Tried>,
     /// The rung that waits for a reboot.
     waiting: Option<usize>,
+    /// The current second look.
+    second_look: Option<Planned>,
     /// Number of rungs that are tried, which share the error probability.
     family: usize,
     /// The order within pairs. A fixed order can coincide with a period of the machine.
@@ -144,6 +150,7 @@ impl<'s, S: Subject> Climber<'s, S> {
             climbed,
             tried,
             waiting: None,
+            second_look: None,
             family: plan.rungs,
             order: Random::new(plan.seed),
         }
@@ -175,11 +182,7 @@ impl<'s, S: Subject> Climber<'s, S> {
             }
         }
         self.judge_again();
-        for rung in 0..self.plan.rungs {
-            if self.is_undecided(rung) {
-                self.forward(Stage::SecondLook(rung), rung)?;
-            }
-        }
+        self.second_looks()?;
         self.judge_again();
         self.leave_out()?;
         self.total()?;
@@ -256,13 +259,64 @@ impl<'s, S: Subject> Climber<'s, S> {
         })
     }
 
+    /// Gives the time that is left to the rungs whose effect is the least known. Each look can change what is known and kept, so the
+    /// others are planned again after it.
+    fn second_looks(&mut self) -> Result<(), Halt<S::Error>> {
+        let mut has_had_one = vec![false; self.plan.rungs];
+        loop {
+            let kept = self.climbed.kept();
+            let undecided: Vec<Undecided> = (0..self.plan.rungs)
+                .filter(|&rung| !has_had_one[rung] && self.is_undecided(rung))
+                .filter_map(|rung| {
+                    let (tried, width) = (&self.tried[rung], self.width(rung)?);
+                    let is_same_base = tried.base == kept;
+                    let (pairs, seconds_of_pair) = (tried.pairs.len(), tried.seconds_of_pair);
+                    Some(Undecided { rung, width, pairs, is_same_base, seconds_of_pair })
+                })
+                .collect();
+            let later = self.after_second_looks() as f64 * LATER_WEIGHT;
+            let part = undecided.len() as f64 / (undecided.len() as f64 + later);
+            let seconds = part * self.subject.seconds_left();
+            let looks = again::divided(&undecided, seconds, self.plan.width_max, self.plan.pairs_max);
+            let Some(look) = looks.first() else { return Ok(()) };
+            has_had_one[look.rung] = true;
+            self.second_look = Some(*look);
+            self.forward(Stage::SecondLook(look.rung), look.rung)?;
+        }
+    }
+
+    /// The width of the interval by which a rung was judged last.
+    fn width(&self, rung: usize) -> Option<f64> {
+        let effect = self.climbed.rungs[rung].forward.as_ref()?;
+        effect.on(self.plan.objective).map(|estimate| estimate.width())
+    }
+
+    /// Comparisons and orders after the second looks, if they keep nothing more.
+    fn after_second_looks(&self) -> usize {
+        let kept = self.climbed.kept().iter().filter(|is_kept| **is_kept).count();
+        let left_out = if kept > 1 { kept } else { 0 };
+        left_out + usize::from(kept > 0) + usize::from(self.waiting.is_some()) + self.plan.orders
+    }
+
+    /// The number of pairs at which a comparison of this stage ends.
+    fn pairs_max(&self, stage: Stage) -> usize {
+        let look = self.second_look.filter(|look| stage == Stage::SecondLook(look.rung));
+        look.map_or(self.plan.pairs_max, |look| look.pairs)
+    }
+
+    /// The share of the time that is left for a comparison of this stage.
+    fn share(&self, stage: Stage) -> f64 {
+        let look = self.second_look.filter(|look| stage == Stage::SecondLook(look.rung));
+        let (equal, left) = (1.0 / self.left(stage).max(1) as f64, self.subject.seconds_left());
+        look.filter(|_| left.is_finite() && left > 0.0).map_or(equal, |look| (look.seconds / left).min(1.0))
+    }
+
     /// Whether a rung without a known effect may still have one: its interval is wider than requested.
     fn is_undecided(&self, rung: usize) -> bool {
         let found = &self.climbed.rungs[rung];
-        let estimate = found.forward.as_ref().and_then(|effect| effect.on(self.plan.objective));
         found.status == Status::None
             && self.tried[rung].pairs.len() < self.plan.pairs_max
-            && estimate.is_some_and(|estimate| estimate.width() > self.plan.width_max)
+            && self.width(rung).is_some_and(|width| width > self.plan.width_max)
     }
 
     /// Tries a rung on top of those kept so far. Earlier runs on top of the same rungs count.
@@ -273,12 +327,13 @@ impl<'s, S: Subject> Climber<'s, S> {
         let (better, worse) = if is_burden { (&base, &changed) } else { (&changed, &base) };
         let tried = std::mem::take(&mut self.tried[rung]);
         self.tried[rung].how = tried.how;
-        let before = if tried.base == base { tried.pairs } else { Pairs::default() };
+        let before = if tried.base == base { tried.pairs.clone() } else { Pairs::default() };
+        let (left, had) = (self.subject.seconds_left(), before.len());
         let compared = self.pairs(stage, better, worse, before, self.level(rung))?;
+        let seconds = left - self.subject.seconds_left();
         let found = &mut self.climbed.rungs[rung];
         match compared {
-            // The result of the first look stays.
-            Compared::Refused(_) if found.forward.is_some() => {}
+            Compared::Refused(_) if found.forward.is_some() => self.tried[rung] = tried,
             Compared::Refused(reason) => {
                 found.reason = reason;
                 self.subject.found(rung, found);
@@ -291,12 +346,37 @@ impl<'s, S: Subject> Climber<'s, S> {
                 self.subject.found(rung, found);
             }
             Compared::Done(Runs { pairs, look, how }) => {
-                found.how = how;
-                self.tried[rung] = Tried { base, pairs, how, look: Some(look), is_significant: false };
+                let made = pairs.len().saturating_sub(had).max(1) as f64;
+                // Without a clock, pairs take no time.
+                let seconds_of_pair = if seconds.is_finite() { seconds / made } else { 0.0 };
+                let last =
+                    Tried { base, pairs, how, look: Some(look), seconds_of_pair, is_significant: false };
+                let chosen = if self.is_better_known(rung, &tried, &last) { tried } else { last };
+                self.climbed.rungs[rung].how = chosen.how;
+                self.tried[rung] = chosen;
                 self.judge(rung);
             }
         }
         Ok(())
+    }
+
+    /// Whether earlier runs, which the last ones do not continue, show more than these: neither shows an effect, and the interval of the
+    /// earlier ones is narrower. Each look has its own part of the error probability, so both intervals hold.
+    fn is_better_known(&self, rung: usize, earlier: &Tried, last: &Tried) -> bool {
+        let effect = |tried: &Tried| {
+            let look = tried.look.unwrap_or(Look::Last);
+            tried.pairs.effect_at(self.plan.objective, self.level(rung), look)
+        };
+        let width = |effect: &Effect| {
+            let estimate = effect.on(self.plan.objective);
+            estimate.map_or(f64::INFINITY, |estimate| estimate.width())
+        };
+        let is_continued = earlier.base == last.base && earlier.pairs.len() < last.pairs.len();
+        if earlier.pairs.len() == 0 || is_continued {
+            return false;
+        }
+        let (earlier, last) = (effect(earlier), effect(last));
+        last.word == Word::NoDifference && last.errors_rose.is_none() && width(&earlier) < width(&last)
     }
 
     /// Judges a rung by the existing runs, at its current level.
@@ -305,11 +385,15 @@ impl<'s, S: Subject> Climber<'s, S> {
         let tried = &self.tried[rung];
         let effect = tried.pairs.effect_at(objective, self.level(rung), tried.look.unwrap_or(Look::Last));
         let effect = effect.widened(self.bias(self.subject.is_in_the_server(rung)), objective);
+        let is_base_older = tried.base != with(&self.climbed.kept(), rung, false);
         let found = &mut self.climbed.rungs[rung];
         (found.status, found.reason) = judged(&effect, objective);
         if self.subject.is_burden(rung) {
             found.how = How::FromTheOtherSide;
             (found.status, found.reason) = as_burden(found, &effect, objective);
+        }
+        if found.status == Status::None && is_base_older {
+            found.reason.push_str(MEASURED_EARLIER);
         }
         self.tried[rung].is_significant = effect.word != Word::NoDifference || effect.errors_rose.is_some();
         let was = (found.status, found.forward.replace(effect));
@@ -405,7 +489,13 @@ impl<'s, S: Subject> Climber<'s, S> {
     }
 
     fn look(&mut self, stage: Stage, pairs: usize, estimate: Option<Estimate>) -> Result<Go, Halt<S::Error>> {
-        match self.subject.look(&Progress { stage, pairs, estimate, left: self.left(stage) }) {
+        match self.subject.look(&Progress {
+            stage,
+            pairs,
+            estimate,
+            left: self.left(stage),
+            share: self.share(stage),
+        }) {
             Go::Interrupted => Err(Halt::Interrupted),
             Go::Over if matches!(stage, Stage::Order(_)) => Err(Halt::Over),
             go => Ok(go),
@@ -464,6 +554,12 @@ impl<'s, S: Subject> Climber<'s, S> {
         climbed
     }
 }
+
+/// What later comparisons weigh beside second looks when the time is divided: they confirm what is known.
+const LATER_WEIGHT: f64 = 0.5;
+
+/// The addition to a rung without a known effect that was measured in another state than the final one.
+const MEASURED_EARLIER: &str = "; measured without the changes that were kept after it";
 
 /// The reason of a rung that needs a reboot, after the runs of this boot.
 const WAITING: &str = "it needs a reboot: the runs before it are done, those after it are still to come";

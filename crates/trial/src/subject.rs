@@ -60,6 +60,11 @@ pub trait Subject {
         false
     }
 
+    /// Seconds until the budget is used up; without a clock, there is no end.
+    fn seconds_left(&self) -> f64 {
+        f64::INFINITY
+    }
+
     /// The share of this comparison's time that is over.
     fn spent(&self) -> f64 {
         0.0
@@ -170,4 +175,6 @@ pub struct Progress {
     pub estimate: Option<Estimate>,
     /// Remaining comparisons and orders, including this one, if half of the untried rungs help.
     pub left: usize,
+    /// The share of the remaining time that is for this comparison.
+    pub share: f64,
 }

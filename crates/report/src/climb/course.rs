@@ -100,7 +100,7 @@ mod tests {
 
     fn live(stage: Stage, pairs: usize, gain: Option<f64>, left: u64) -> ClimbProgress<'static> {
         let estimate = gain.map(|gain| Estimate { gain, low: gain - 0.02, high: gain + 0.03 });
-        let progress = Progress { stage, pairs, estimate, left: 3 };
+        let progress = Progress { stage, pairs, estimate, left: 3, share: 0.3 };
         ClimbProgress {
             progress,
             rung: Some("reno"),

@@ -1,7 +1,7 @@
 //! One comparison: runs with two sets, side by side or in turn, until they are enough.
 
 use super::{Climber, Halt};
-use crate::compare::Level;
+use crate::compare::{Level, Word};
 use crate::effect::{Effect, Estimate};
 use crate::found::How;
 use crate::looks::{INTERIM_PAIRS, Look};
@@ -12,6 +12,9 @@ use crate::subject::{Both, Go, Set, Stage, Subject};
 /// Fewest runs after a start while there is time: one alone does not show whether starts differ or runs do, and a start takes
 /// longer than a run.
 const RUNS_OF_START_MIN: usize = 2;
+
+/// An interval that excludes 0 may be so many times as wide as one that does not: the decision is made, and the effect is known well.
+const DECIDED_WIDTHS: f64 = 2.0;
 
 /// The result of a comparison.
 pub(super) enum Compared<T> {
@@ -110,17 +113,18 @@ impl<S: Subject> Climber<'_, S> {
             }
             at.estimate = pairs.effect(objective, level).on(objective);
             let go = self.look(stage, pairs.len(), at.estimate)?;
-            if let Some(look) = self.ending(&pairs, level, look, go) {
+            if let Some(look) = self.ending(&pairs, level, (stage, look), go) {
                 return Ok(Compared::Done(Runs { pairs, look, how }));
             }
         }
     }
 
     /// The look at which a comparison ends now, if it does.
-    fn ending(&self, pairs: &Pairs, level: Level, last: Look, go: Go) -> Option<Look> {
+    fn ending(&self, pairs: &Pairs, level: Level, (stage, last): (Stage, Look), go: Go) -> Option<Look> {
         let (count, is_enough) = (pairs.len(), pairs.are_enough(level));
-        let is_last =
-            count >= self.plan.pairs_max || go == Go::Over || go == Go::Next && count >= self.plan.pairs_min;
+        let is_last = count >= self.pairs_max(stage)
+            || go == Go::Over
+            || go == Go::Next && count >= self.plan.pairs_min;
         if is_enough && is_last {
             return Some(last);
         }
@@ -130,7 +134,11 @@ impl<S: Subject> Climber<'_, S> {
             return None;
         }
         let interim = pairs.effect_at(self.plan.objective, level, Look::Interim).on(self.plan.objective);
-        interim.filter(|estimate| estimate.width() <= self.plan.width_max).map(|_| Look::Interim)
+        let is_known = |estimate: &Estimate| match estimate.word() {
+            Word::NoDifference => estimate.width() <= self.plan.width_max,
+            Word::Faster | Word::Slower => estimate.width() <= DECIDED_WIDTHS * self.plan.width_max,
+        };
+        interim.filter(is_known).map(|_| Look::Interim)
     }
 
     /// Adds runs: a pair; or if each set is started anew for them in turn, those of one start of each.
