@@ -124,6 +124,19 @@ impl Rung {
             Attempt::Tuning => false,
         }
     }
+
+    /// Whether it is a change of a device by commands that know neither the server's processes nor its port: all servers behind the
+    /// device have it.
+    pub(crate) fn is_for_all_servers(&self, port: u16) -> bool {
+        let Attempt::Variant(variant) = &self.change else { return false };
+        let knows = |command: &String| command.contains("FLATOUT_") || command.contains(&port.to_string());
+        let commands: Vec<&String> = variant.set.iter().chain(&variant.unset).collect();
+        let is_of_the_server = variant.server_command.is_some() || variant.server_arguments.is_some();
+        self.needs == Needs::Card
+            && !commands.is_empty()
+            && !is_of_the_server
+            && !commands.into_iter().any(knows)
+    }
 }
 
 /// What a rung changes.
@@ -426,6 +439,20 @@ mod tests {
             assert!(message.contains(expected), "{message}");
         }
     }
+
+    #[test]
+    fn a_change_of_the_device_is_for_all_servers() {
+        let rung = |command: &str, needs: Needs| {
+            let unset = Some("true".to_owned());
+            let variant = Variant { set: Some(command.to_owned()), unset, ..Variant::default() };
+            Rung { needs, ..plan(ServerPlan::Running(None), variant).rungs[0].clone() }
+        };
+        assert!(rung("ethtool -K flatout0 gro off", Needs::Card).is_for_all_servers(8080));
+        assert!(!rung("sysctl -w a=1", Needs::AnyPath).is_for_all_servers(8080), "its scope is unknown");
+        assert!(!rung("nft add rule notrack tcp dport 8080", Needs::Card).is_for_all_servers(8080));
+        assert!(!rung("renice -5 $FLATOUT_PIDS", Needs::Card).is_for_all_servers(8080));
+    }
+
     #[test]
     fn cpu_time_decides_where_the_generator_limits() {
         let changed = || Variant { server_command: Some("x".to_owned()), ..Variant::default() };

@@ -9,7 +9,7 @@ use flatout_trial::{Both, Sample, Set, Stage, samples};
 use super::Machine;
 use crate::generator::Run;
 use crate::lab::Lab;
-use crate::plan::{Error, Generator};
+use crate::plan::{Error, Generator, Rung};
 use crate::server::{Start, is_here};
 use crate::side_by_side::{Pair, Places};
 
@@ -24,7 +24,7 @@ impl Machine<'_, '_> {
         let is_swapped = self.starts_count.is_multiple_of(2);
         let starts = if is_swapped { [starts[1].clone(), starts[0].clone()] } else { starts };
         if !self.pair.as_ref().is_some_and(|pair| pair.is_of(&starts)) {
-            // Nothing that is set on the machine is in effect: it would be set for one server only.
+            // What is set on the machine then is in effect for both servers.
             if self.changes.change_to(one, &self.served.environment())? != Set::Done {
                 return Ok(Both::Alternate);
             }
@@ -116,6 +116,12 @@ impl Machine<'_, '_> {
         )
     }
 
+    /// Whether a kept change of the machine is in effect for both servers: in the lab they are behind one device.
+    fn is_for_both(&self, rung: &Rung) -> bool {
+        let Remote::Tcp(address) = &self.target.remote else { return false };
+        self.load.lab.is_some() && rung.is_for_all_servers(address.port())
+    }
+
     /// How to start both servers; `None` if they cannot both be alive.
     fn starts_of_both(&self, one: &[bool], other: &[bool]) -> Option<[Start; 2]> {
         let is_here = self.load.lab.is_some()
@@ -128,7 +134,8 @@ impl Machine<'_, '_> {
             return None;
         }
         let mut rungs = self.plan.rungs.iter().enumerate().filter(|(at, _)| one[*at] || other[*at]);
-        if !rungs.all(|(_, rung)| rung.is_in_the_server()) {
+        if !rungs.all(|(at, rung)| rung.is_in_the_server() || one[at] == other[at] && self.is_for_both(rung))
+        {
             return None;
         }
         let starts = [self.start(one)?, self.start(other)?];
