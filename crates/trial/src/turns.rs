@@ -25,8 +25,11 @@ pub struct Turn {
     pub cpu_s: Option<f64>,
 }
 
-/// The share of pairs that is left out on either end.
+/// The share of pairs that is left out on either end; at least one.
 const TRIMMED_SHARE: f64 = 0.1;
+
+/// With fewer pairs than this, all count.
+const TRIMMED_PAIRS_MIN: usize = 5;
 
 /// Blocks in each of the two parts that are compared to judge whether a server is warm.
 const STEADY_BLOCKS: usize = 4;
@@ -62,7 +65,10 @@ fn trimmed(pairs: &[[Turn; 2]], figure: impl Fn(&Turn) -> Option<(f64, f64)>) ->
     }
     let ratio = |[one, other]: &[(f64, f64); 2]| (one.0 / one.1) / (other.0 / other.1);
     both.sort_by(|one, other| ratio(one).total_cmp(&ratio(other)));
-    let out = (both.len() as f64 * TRIMMED_SHARE) as usize;
+    let out = match both.len() < TRIMMED_PAIRS_MIN {
+        true => 0,
+        false => (both.len() as f64 * TRIMMED_SHARE).ceil() as usize,
+    };
     let left = &both[out..both.len() - out];
     Some([0, 1].map(|side| {
         let sum = |of: fn(&(f64, f64)) -> f64| left.iter().map(|pair| of(&pair[side])).sum::<f64>();
