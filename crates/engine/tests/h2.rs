@@ -443,6 +443,21 @@ fn connection_close_ends_all_streams() {
 }
 
 #[test]
+fn connection_close_behind_a_part_of_a_frame_ends_all_streams() {
+    let (running, heard) = serving(Limits::default());
+    // The part and the end have to arrive together, which is so for most of the clients.
+    for _ in 0..20 {
+        let mut client = H2Client::new(running.connect());
+        client.get("/never");
+        let stream = client.get("/alive");
+        client.finish(stream);
+        client.socket.write_all(&[0]).unwrap();
+        client.socket.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(matches!(ended(&heard, "/never"), Seen::Ended { outcome: Outcome::ClientGone, .. }));
+    }
+}
+
+#[test]
 fn drain_completes_open_streams() {
     let (mut running, _heard) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
