@@ -267,10 +267,7 @@ impl WorkerChannels {
             beginning,
             NewConnection { carrier: socket.into(), seat, is_direct: true, first: rest, read: b"" },
         );
-        let mut state = self.state.borrow_mut();
-        if let (Some(key), true) = (entered, state.is_draining) {
-            self.disconnect(&mut state, key, 1012, "the server is restarting");
-        }
+        self.end_if_draining(entered);
     }
 }
 

@@ -195,7 +195,8 @@ impl WorkerChannels {
             true => Vec::new(),
             false => self.preamble(&beginning.plan),
         };
-        self.enter(beginning, NewConnection { carrier, seat, is_direct, first, read: &read });
+        let entered = self.enter(beginning, NewConnection { carrier, seat, is_direct, first, read: &read });
+        self.end_if_draining(entered);
     }
 
     /// The same for a connection that may already have been a subscriber. Returns its key, unless it was closed.
@@ -348,6 +349,14 @@ impl WorkerChannels {
         late.rest = [&late.rest[..], &words].concat().into();
         if !late.is_blocked {
             self.catch_up(state, key);
+        }
+    }
+
+    /// A subscriber that comes while the server drains has to reconnect: it is not notified of the drain, and gets no messages here.
+    pub(super) fn end_if_draining(&self, entered: Option<Key>) {
+        let mut state = self.state.borrow_mut();
+        if let (Some(key), true) = (entered, state.is_draining) {
+            self.disconnect(&mut state, key, 1012, "the server is restarting");
         }
     }
 

@@ -126,6 +126,8 @@ impl WorkerLoop {
             }
         }
         self.draining_guests = self.serving.lane.guests();
+        // The oldest comes first. It may be a part of the service, which must know of the drain before it gets more guests.
+        self.draining_guests.reverse();
     }
 
     /// Notifies guests of the drain, for at most one turn.
