@@ -46,6 +46,8 @@ impl Disk {
         if self.faults.cold_of_256 > 0 && self.random.u8(..) < self.faults.cold_of_256 {
             jobs::set_cold(!jobs::is_cold());
         }
-        jobs::run(self.random.usize(..count))
+        // Workers get the results of several jobs at once.
+        let at_once = if count > 1 && self.random.u8(..4) == 0 { count } else { 1 };
+        (0..at_once).all(|done| jobs::run(self.random.usize(..count - done)))
     }
 }

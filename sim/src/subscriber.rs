@@ -107,6 +107,9 @@ impl Publisher {
             };
             shared.model.channels.publish(channel, id, shared.now_ns);
         }
+        if shared.scene.upgrades > 0 && self.random.u8(..4) == 0 {
+            shared.invite_change(shared.now_ns);
+        }
         self.left -= count;
         shared.model.channels.has_ended = self.left == 0;
         let most = if self.random.u8(..24) == 0 { PUBLISH_PAUSE_NS_LONG } else { PUBLISH_PAUSE_NS_MAX };
@@ -136,6 +139,8 @@ struct Connection {
     /// When it was first seen that its request is sent.
     asked_ns: Option<u64>,
     opened_ns: u64,
+    /// It never pauses and never breaks off.
+    is_steady: bool,
     /// It has paused, or one burst of messages is more than it may be behind: the server may find it too slow.
     is_slow: bool,
 }
@@ -187,7 +192,10 @@ impl Subscriber {
                 Sent::Broken => return self.end(shared),
             }
         }
-        if self.random.u8(..INTERRUPT_STEPS) == 0 && !connection.socket.is_announcing() {
+        if !connection.is_steady
+            && self.random.u8(..INTERRUPT_STEPS) == 0
+            && !connection.socket.is_announcing()
+        {
             return Ok(self.interrupt(shared));
         }
         self.receive(shared)
@@ -226,6 +234,7 @@ impl Subscriber {
             inbox: Inbox::new(transport),
             asked_ns: None,
             opened_ns: shared.now_ns,
+            is_steady: self.random.u8(..3) == 0,
             is_slow: shared.scene.channels.is_some_and(|channels| channels.lag_max < BURST_MAX),
         });
         Ok(())

@@ -3,7 +3,7 @@
 
 /// Seeds that once failed, by a mistake of the server or of the simulator itself. What a seed draws changes with the simulator: a defect of
 /// the server has a test of its own too, where it can be made to happen without one.
-const SEEDS: [u64; 18] = [
+const SEEDS: [u64; 22] = [
     6,
     26,
     34,
@@ -22,6 +22,14 @@ const SEEDS: [u64; 18] = [
     430_118,
     500_080,
     5_800_446_586_169_294_758,
+    // A 304 for a response that another request has replaced since its upstream was asked.
+    4_462_129_637_296_136_885,
+    // A client of HTTP/2 ends in the middle of a frame.
+    11_130_219_262_223_021_459,
+    // Pipelined requests that a former server serves long after an upgrade.
+    9_477_741_550_324_418_541,
+    // A subscriber comes just as the server begins to drain.
+    5_196_103_265_470_081_684,
 ];
 
 #[track_caller]

@@ -250,6 +250,11 @@ impl Connection {
         self.has_waited |= is_between;
         if (waits || !self.is_steady && random.u8(..16) == 0) && !self.socket.is_announcing() {
             self.is_slow |= !waits;
+            let is_in_body = |request: &Request| (request.head_end..request.end).contains(&self.sent);
+            if self.requests.get(self.next).is_some_and(is_in_body) {
+                // When the clock has moved, the server has certainly read the head.
+                shared.invite_change(shared.now_ns + 1);
+            }
             let pause_ms = random.u64(1..=if waits { POLL_PAUSE_MS_MAX } else { PAUSE_MS_MAX });
             *wakes_at_ns = shared.pause(actor, pause_ms);
             return Did::Something;
@@ -259,7 +264,7 @@ impl Connection {
         for request in &self.requests {
             if (self.sent..self.sent + piece.len()).contains(&request.begin) {
                 shared.event(actor, Event::Request(request.planned.id, request.planned.summary()));
-                shared.model.begin(request.planned.id, shared.moment());
+                shared.model.begin(request.planned.id, shared.moment(), self.opened_ns);
             }
         }
         match self.socket.send(piece) {

@@ -240,15 +240,19 @@ impl Connection {
         self.rests = true;
     }
 
-    /// Whether it has all its responses, and stays.
+    /// Whether it has all its responses, and stays. One that has broken a rule does not: the server may still wait for it.
     pub(super) fn is_resting(&self) -> bool {
-        self.rests && self.planned.is_empty() && self.streams.is_empty() && self.leftovers.is_empty()
+        self.rests
+            && !self.has_failed
+            && self.planned.is_empty()
+            && self.streams.is_empty()
+            && self.leftovers.is_empty()
     }
 
     /// When everybody has done everything, its window is back.
     pub(super) fn check_at_rest(&self) -> Result<(), String> {
         match self.state {
-            State::Open(..) if !self.has_failed && self.is_resting() => self.wire.borrow().window.check(),
+            State::Open(..) if self.is_resting() => self.wire.borrow().window.check(),
             _ => Ok(()),
         }
     }
@@ -343,7 +347,7 @@ impl Connection {
             return false;
         };
         shared.event(actor, Event::Request(planned.id, planned.summary()));
-        shared.model.begin(planned.id, shared.moment());
+        shared.model.begin(planned.id, shared.moment(), self.opened_ns);
         let rest = Bytes::from_static(body(planned.id, planned.body_length));
         self.streams.push(Stream {
             planned,

@@ -19,9 +19,6 @@ use cache::{Moment, Removal, RequestDirectives, ResponseDirectives};
 /// What a limited response may be ahead of its rate: a time slice that begins, and one that ends.
 const RATE_SLACK_NS: u64 = 500_000_000;
 
-/// How long HTTP/2 connections of a draining server accept new requests.
-const DRAIN_NS_MAX: u64 = 15_000_000_000;
-
 /// A request as its client means it.
 #[derive(Debug, Clone)]
 pub(crate) struct Planned {
@@ -131,6 +128,8 @@ pub(crate) struct Model {
     planned: HashMap<u32, Planned>,
     /// When the first byte of each request was sent.
     began: HashMap<u32, Moment>,
+    /// When the connection of each request was opened.
+    opened_ns: HashMap<u32, u64>,
     /// How many requests with the same head have begun.
     alike: HashMap<u32, u32>,
     /// When an upstream has had the head of each request.
@@ -156,7 +155,7 @@ pub(crate) struct Model {
     /// Requests that a server had read before another one took over. The former server must still serve them.
     read_before_upgrade: HashSet<u32>,
     /// When the last upgrade happened.
-    pub(crate) upgraded: Option<Moment>,
+    upgraded: Option<Moment>,
     /// The upstreams that the operator has set for the application, and the time of that change.
     serving: Option<(Vec<usize>, Moment)>,
     /// The whole responses that clients have, of whomever.
@@ -229,8 +228,9 @@ impl Model {
         self.planned.insert(planned.id, planned);
     }
 
-    /// The first byte of a request is sent.
-    pub(crate) fn begin(&mut self, id: u32, now: Moment) {
+    /// The first byte of a request is sent, over a connection that was opened at this time.
+    pub(crate) fn begin(&mut self, id: u32, now: Moment, opened_ns: u64) {
+        self.opened_ns.insert(id, opened_ns);
         if self.began.insert(id, now).is_none() {
             *self.alike.entry(self.planned[&id].named).or_default() += 1;
         }
@@ -296,6 +296,12 @@ impl Model {
         self.upgraded = Some(now);
     }
 
+    /// Whether a connection that was opened at this time may belong to a server that has been replaced since then. Both servers accept
+    /// connections until the former one drains.
+    pub(crate) fn may_be_of_former(&self, opened_ns: u64) -> bool {
+        self.upgraded.is_some_and(|upgraded| opened_ns <= upgraded.ns)
+    }
+
     /// Sets the upstreams that get the application's requests from now on. `None`: those of the configuration.
     pub(crate) fn serve_by(&mut self, serving: Option<Vec<usize>>, now: Moment) {
         self.serving = serving.map(|upstreams| (upstreams, now));
@@ -305,8 +311,8 @@ impl Model {
     pub(crate) fn may_get(&self, upstream: usize, id: u32) -> Result<(), String> {
         let Some((serving, since)) = &self.serving else { return Ok(()) };
         // While a former server drains, it uses the upstreams that it had.
-        let begins_ns = self.upgraded.map_or(since.ns, |upgraded| since.ns.max(upgraded.ns + DRAIN_NS_MAX));
-        let is_later = self.began.get(&id).is_some_and(|began| began.ns > begins_ns);
+        let is_later = self.began.get(&id).is_some_and(|began| began.ns > since.ns)
+            && !self.opened_ns.get(&id).is_some_and(|opened_ns| self.may_be_of_former(*opened_ns));
         match is_later && !serving.contains(&upstream) {
             true => Err(format!("an upstream got request {id}, which began after the upstream was removed")),
             false => Ok(()),
@@ -495,7 +501,7 @@ impl Model {
         let began = self.began.get(&id).copied().unwrap_or_default();
         let is_own = of == planned.named && began.order <= sent.responded.order;
         if !is_own || got.confirmed.is_some() {
-            let of_cache = self.check_stored(&name, planned, got, now, scene);
+            let of_cache = self.check_stored(&name, planned, got, (now, excuse.drains), scene);
             let confirmed = got.confirmed.map(|by| format!(" (confirmed by {by})")).unwrap_or_default();
             of_cache.map_err(|rule| format!("request {id} got the response {name}{confirmed}, {rule}"))?;
             let is_survivor = self
@@ -585,6 +591,7 @@ impl Model {
             429 => any(&|it| it.rate.is_some()),
             // The authorization service could not be asked in time.
             502 | 503 if any(&|it| !it.retry_on.statuses.is_empty()) => true,
+            502 if any(&|it| it.has_authorization && it.request_time_max.is_some()) => true,
             502 => excuse.upstream || any(&|it| it.has_authorization && it.connections_max < 4096),
             503 if scene.bodies_memory_max.is_some() => true,
             // If the servers of a former configuration are removed, its waiting requests find no server (docs/internals/simulation.md).

@@ -1,17 +1,18 @@
 //! What the model of caches needs of a run: exchanges by the names of their responses, and what has removed them.
 
 use super::cache::{self, Exchange, Moment, PLAIN_RESOURCES, Receiver, Removal, Settings};
-use super::{DRAIN_NS_MAX, End, Got, Model, Planned, has_time_limit, parsed, resource_target};
+use super::{End, Got, Model, Planned, has_time_limit, parsed, resource_target};
 use crate::scene::Scene;
 
 impl Model {
-    /// Whether a response that was sent for another request, or earlier, may be served.
+    /// Whether a response that was sent for another request, or earlier, may be served. `drains`: the server that serves it may be one that
+    /// was replaced.
     pub(super) fn check_stored(
         &self,
         name: &str,
         planned: &Planned,
         got: &Got<'_>,
-        now: Moment,
+        (now, drains): (Moment, bool),
         scene: &Scene,
     ) -> Result<(), String> {
         let caches = || scene.configurations.iter().filter_map(|configuration| configuration.cache);
@@ -45,8 +46,7 @@ impl Model {
             has_one_key && scene.upgrades == 0 && (scene.folder_bytes.is_none() || scene.always_has_cache());
         let removals = self.removals.iter().filter(|removal| removal.is_purge || removes);
         // A purge applies to the new server only. The former one may still serve a few requests from its own cache.
-        let may_be_of_former = self.upgraded.is_some_and(|upgraded| began.ns < upgraded.ns + DRAIN_NS_MAX);
-        let removals: Vec<Removal> = removals.filter(|_| !may_be_of_former).cloned().collect();
+        let removals: Vec<Removal> = removals.filter(|_| !drains).cloned().collect();
         cache::check(&stored, &latest, &to, &removals, settings)
     }
 

@@ -114,6 +114,9 @@ pub(crate) struct Channels {
     pub(crate) has_bus: bool,
 }
 
+/// The most subscribers of a run.
+const MANY_SUBSCRIBERS: usize = 12;
+
 /// The lengths from this draw on are those of runs with long bodies.
 const LONG_FIRST: u8 = 10;
 
@@ -261,6 +264,10 @@ impl Scene {
         self.bodies_memory_max = (random.u8(..10) == 0).then(|| random.u64(1..=60_000));
         let looks = random.choice([None, None, NonZeroU64::new(2), NonZeroU64::new(5)]);
         self.slice_looks = looks.flatten();
+        if let Some(channels) = self.channels.as_mut().filter(|_| random.u8(..3) == 0) {
+            // Several of a worker have the same channel, and some of them are late.
+            channels.subscribers = random.usize(5..=MANY_SUBSCRIBERS);
+        }
     }
 
     /// Whether the same server runs from the beginning to the end.

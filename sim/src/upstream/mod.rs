@@ -247,7 +247,7 @@ impl Arrived {
     ) -> Result<Arrived, String> {
         let etag = field("if-none-match").map(|etag| etag.trim_matches('"').to_owned());
         if role == Role::Authorization {
-            shared.is_asked = true;
+            shared.invite_change(shared.now_ns);
             let target = field("x-forwarded-uri").unwrap_or_default();
             let named = target.rsplit_once("?id=").and_then(|(_, id)| id.parse().ok());
             // A server that asks has read the request.

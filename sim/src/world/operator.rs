@@ -44,8 +44,8 @@ impl World {
             self.crash(shared);
             return Ok(true);
         }
-        // Changes are likelier while a request waits for its authorization.
-        let looks = if std::mem::take(&mut shared.is_asked) { 2 } else { 32 };
+        // Changes are likelier while a request waits for its authorization or the rest of its body, or messages are on their way.
+        let looks = if shared.take_invitation() { 2 } else { 32 };
         let kinds = [self.reloads_left, self.upgrades_left, self.changes_left, self.clock_steps_left];
         if kinds == [0; 4] || self.random.u8(..looks) > 0 {
             return Ok(false);

@@ -19,8 +19,8 @@ pub(crate) struct Shared<'s> {
     pub(crate) has_unread: bool,
     /// An upstream has broken a rule.
     pub(crate) upstreams_failed: bool,
-    /// The authorization service has got a request, whose request waits.
-    pub(crate) is_asked: bool,
+    /// A change of the server is likelier from this time on: something is in the middle.
+    change_at_ns: Option<u64>,
     /// The configuration that is served.
     pub(super) served: usize,
     pub(super) requests: u32,
@@ -44,7 +44,7 @@ impl<'s> Shared<'s> {
             secure: scene.has_tls.then(Clients::new),
             has_unread: false,
             upstreams_failed: false,
-            is_asked: false,
+            change_at_ns: None,
             served: 0,
             requests: 0,
             opened: 0,
@@ -71,6 +71,16 @@ impl<'s> Shared<'s> {
         self.now_ns + pause_ms * 1_000_000
     }
 
+    /// A change of the server is likelier from this time on.
+    pub(crate) fn invite_change(&mut self, at_ns: u64) {
+        self.change_at_ns = Some(self.change_at_ns.map_or(at_ns, |known_ns| known_ns.min(at_ns)));
+    }
+
+    /// Whether a change is likelier now. It was likelier only once.
+    pub(super) fn take_invitation(&mut self) -> bool {
+        self.change_at_ns.take_if(|at_ns| *at_ns <= self.now_ns).is_some()
+    }
+
     /// Another configuration is served.
     pub(super) fn serve(&mut self, configuration: usize) {
         // Servers that the operator has set are used until a configuration with other servers is loaded.
@@ -88,10 +98,9 @@ impl<'s> Shared<'s> {
         self.model.heads.sent(id, self.served);
     }
 
-    /// Whether a connection that was opened at this time may belong to a server that has been replaced since then. Both servers accept
-    /// connections until the former one drains.
+    /// Whether a connection that was opened at this time may belong to a server that has been replaced since then.
     pub(crate) fn may_be_of_former(&self, opened_ns: u64) -> bool {
-        self.model.upgraded.is_some_and(|upgraded| opened_ns <= upgraded.ns)
+        self.model.may_be_of_former(opened_ns)
     }
 
     /// Now, after all events so far.
