@@ -83,9 +83,10 @@ refresh() {
     rm -rf "$new"
 }
 
+# In a folder of its own: cargo cannot tell a crate of the copy from the same crate of the sources, and `./x sim` would use what has defects.
 build() {
-    (cd "$copy" && cargo build --quiet --profile "$profile" --package sim --target-dir "$root/target/sim") &&
-        cp "target/sim/$built/sim" "$simulator"
+    (cd "$copy" && cargo build --quiet --profile "$profile" --package sim --target-dir "$root/target/sim/defects") &&
+        cp "target/sim/defects/$built/sim" "$simulator"
 }
 
 plant_all() {
