@@ -314,6 +314,9 @@ auth-user "bob" "$2y$12$abcdefghijklmnopqrstuuJ5oJ8pHWiK6GxCfX1GDZwm4mwHcvGZa"
 forward-auth "http://127.0.0.1:1" path="/a"
 cors "https://a.test"
 proxy-host "a.test"
+proxy-method PUT
+proxy-body "text"
+forward-headers off
 x-forwarded off
 forwarded on
 via "edge"

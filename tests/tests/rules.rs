@@ -568,6 +568,59 @@ fn fields_with_underscores_reach_upstreams_only_where_the_route_says_so() {
 }
 
 #[test]
+fn upstreams_get_the_method_the_body_and_the_fields_of_the_route() {
+    let (folder, upstream) = (Folder::new(), Upstream::start());
+    let routes = [
+        ("/method", "proxy-method PUT"),
+        ("/either", "proxy-method \"$arg_m\""),
+        ("/text", "proxy-body \"a=$arg_a\""),
+        ("/none", "proxy-body \"\""),
+        ("/bare", "forward-headers off; x-forwarded off"),
+        ("/stored", "proxy-method REPORT; cache \"1h\""),
+    ];
+    let route = |(path, rules): &(&str, &str)| {
+        format!("  route \"{path}\" {{ {rules}; proxy \"http://{}\"; }}\n", upstream.address)
+    };
+    let site = format!("site \"*\" {{\n{}}}\n", routes.iter().map(route).collect::<String>());
+    let server = served(&folder, &site);
+    let post = "Content-Length: 3\r\n\r\nxyz";
+    let chunked = "Transfer-Encoding: chunked\r\n\r\n3\r\nxyz\r\n0\r\n\r\n";
+    for (line, rest, status, sent, length) in [
+        ("GET /method", "\r\n", 200, "PUT /method ", Some(0)),
+        ("HEAD /method", "\r\n", 200, "PUT /method ", Some(0)),
+        ("GET /either?m=LINK", "\r\n", 200, "LINK /either?m=LINK ", None),
+        ("DELETE /either", "\r\n", 200, "DELETE /either ", None),
+        // These would say how long the response is.
+        ("GET /either?m=HEAD", "\r\n", 400, "", None),
+        ("GET /either?m=CONNECT", "\r\n", 400, "", None),
+        ("GET /text?a=12", "\r\n", 200, "GET /text?a=12 ", Some(4)),
+        ("POST /text?a=12", post, 200, "POST /text?a=12 ", Some(4)),
+        ("POST /none", post, 200, "POST /none ", Some(0)),
+        ("GET /none", chunked, 200, "GET /none ", None),
+        ("POST /bare", post, 200, "POST /bare ", Some(3)),
+        ("GET /stored", "\r\n", 200, "REPORT /stored ", None),
+        ("GET /stored", "\r\n", 200, "", None),
+    ] {
+        let request = format!("{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-A: 1\r\n{rest}");
+        assert_eq!(ask(&server, &request).unwrap().status, status, "{line}");
+        let seen = upstream.seen().concat();
+        // The body of the request before it, on the same connection, may come first.
+        assert!(seen.contains(sent) && seen.contains("HTTP/1.1") != sent.is_empty(), "{line}: {seen}");
+        let lengths = seen.lines().filter_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok());
+        assert_eq!(lengths.collect::<Vec<u64>>(), Vec::from_iter(length), "{line}: {seen}");
+        assert!(!seen.contains("Transfer-Encoding"), "{line}: {seen}");
+        let has_field = !sent.is_empty() && !line.contains("/bare");
+        assert_eq!(seen.contains("X-A: 1\r\n"), has_field, "{line}: {seen}");
+    }
+    for (setting, reason) in [("proxy-method HEAD", "other than HEAD"), ("proxy-method \"a b\"", "need kept")]
+    {
+        folder.write("bad.kdl", format!("{setting}\nrespond 200 a\n"));
+        let output = flatout(&["check", &folder.0.join("bad.kdl").display().to_string()]);
+        assert!(output.status.code() == Some(2) && said(&output).contains(reason), "{}", said(&output));
+    }
+}
+
+#[test]
 fn requests_with_an_empty_key_share_one_limit() {
     let folder = Folder::new();
     let site = "site \"*\" { rate-limit \"1/h\" key=\"$http_x_api_key\"; respond 200 a; }\n";

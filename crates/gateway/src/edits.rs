@@ -1,11 +1,11 @@
-//! Changes of a request's fields.
+//! Changes of a request: of its fields, and of its method.
 
-use flatout_wire::Head;
+use flatout_wire::{Head, Method};
 
 /// The first character of lines that are parameters for FastCGI, SCGI and uwsgi. No field of a client begins with it.
 pub const PARAM: char = ':';
 
-/// Changes of a request's fields.
+/// Changes of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Edits<'a> {
     /// Names of fields that are left out, in lower case.
@@ -16,6 +16,10 @@ pub struct Edits<'a> {
     pub left_out: &'a [&'a [u8]],
     /// The host and port that the upstream gets in place of the client's spelling: the cache's key has this one.
     pub authority: Option<&'a [u8]>,
+    /// The method that the upstream gets in place of the client's: a token, neither `HEAD` nor `CONNECT`.
+    pub method: Option<&'a [u8]>,
+    /// Whether all fields of the client are left out.
+    pub drops_all: bool,
     /// Field lines to add, each ended by CRLF. They contain no control bytes, and no fields of the connection or of
     /// framing. Those that begin with [`PARAM`] come first.
     pub lines: &'a [u8],
@@ -27,10 +31,16 @@ impl Edits<'_> {
         self.authority.unwrap_or(head.authority())
     }
 
+    /// The method that the upstream gets.
+    pub fn method(&self, head: &Head<'_>) -> Method {
+        self.method.map_or(head.method, Method::from_token)
+    }
+
     /// Whether the client's field of this name is removed. `_` and `-` are equal: applications behind CGI, WSGI and
     /// the like see `X_Real_IP` as `X-Real-IP`.
     pub fn drops(&self, name: &[u8]) -> bool {
-        self.dropped.iter().chain(self.dropped_too).any(|dropped| is_alike(name, dropped.as_bytes()))
+        self.drops_all
+            || self.dropped.iter().chain(self.dropped_too).any(|dropped| is_alike(name, dropped.as_bytes()))
             || self.left_out.iter().any(|dropped| is_alike(name, dropped))
     }
 }

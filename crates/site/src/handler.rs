@@ -13,6 +13,7 @@ use super::crawlers;
 use super::late::{FieldValue, Making};
 use super::page_request::PageRequest;
 use super::render::{Paths, Text, View, escape_unsafe};
+use super::replaced::ReadyParts;
 use super::steps::{Next, Outcome, Refusal, RequestContext, Step};
 use super::stub_status;
 use super::suspend::Event;
@@ -234,6 +235,11 @@ fn proxy(
         }
     };
     let forward = named.as_ref().unwrap_or(forward);
+    let replaced = match route.replaced.as_ref().map(|replaced| replaced.ready(&context.view(worker))) {
+        None => ReadyParts::default(),
+        Some(Some(parts)) => parts,
+        Some(None) => return Next::Break(Outcome::Refuse(Refusal::Status(Status::BAD_REQUEST))),
+    };
     if route.cache.as_ref().is_some_and(|cache| cache.is_rendered) && !context.resolution.is_for_render {
         crawlers::count(&context.request, &context.resolution.client);
     }
@@ -270,6 +276,8 @@ fn proxy(
             dropped_too: route.guards.authority.as_ref().map_or(&[], |authority| &authority.dropped),
             left_out: &left_out,
             authority: None,
+            method: replaced.method.as_deref(),
+            drops_all: replaced.drops_fields,
             lines: &lines,
         },
         finish: finishers.of(needs),
@@ -281,6 +289,10 @@ fn proxy(
     };
     let mut request = take_request(request);
     request.path = &resolution.goal.path;
+    if let Some(body) = &replaced.body {
+        request.head = replaced.reframed(request.head);
+        request.body = RequestBody::Whole { bytes: body, trailers: &[] };
+    }
     let reply = worker.forwarding.forward(request, forwarded, response);
     worker.lines.replace(lines);
     worker.key.replace(key);

@@ -35,6 +35,7 @@ mod rate;
 mod readings;
 mod render;
 mod replace;
+mod replaced;
 mod reroute;
 mod resolve;
 mod rewrite;

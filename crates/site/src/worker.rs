@@ -206,6 +206,9 @@ impl SiteWorker {
             return BodyPlan::None;
         }
         let plan = match (&route.action, &self.worker_channels) {
+            (CompiledAction::Proxy(_), _) if route.replaced.as_ref().is_some_and(|it| it.has_body()) => {
+                BodyPlan::None
+            }
             (CompiledAction::Proxy(forward), _) => self.forwarding.body(forward, head, guards.body_bytes_max),
             (CompiledAction::Push(plan), Some(worker_channels)) => {
                 worker_channels.body(head, plan, guards.body_bytes_max)

@@ -57,6 +57,9 @@ pub(crate) struct WaitingRequest {
     /// Names of fields that the site removes, and lines that it adds.
     dropped: Vec<String>,
     lines: Vec<u8>,
+    /// The method that the site has chosen.
+    method: Option<Vec<u8>>,
+    drops_all: bool,
     pub(crate) finish: Rc<dyn Finish>,
     key: KeyBuf,
     pub(crate) rules: Arc<Rules>,
@@ -73,7 +76,7 @@ impl WaitingRequest {
         forwarded: &Forwarded<'_>,
         lookup: &Lookup<'_>,
     ) -> WaitingRequest {
-        let Edits { dropped, dropped_too, lines, .. } = forwarded.edits;
+        let Edits { dropped, dropped_too, lines, method, drops_all, .. } = forwarded.edits;
         WaitingRequest {
             request: OwnedRequest::without_body(request),
             forward: forwarded.forward.clone(),
@@ -81,6 +84,8 @@ impl WaitingRequest {
             client: forwarded.client,
             dropped: [dropped, dropped_too].concat(),
             lines: lines.to_vec(),
+            method: method.map(<[u8]>::to_vec),
+            drops_all,
             finish: forwarded.finish.clone(),
             key: lookup.key.to_buf(),
             rules: lookup.rules.rules.clone(),
@@ -121,13 +126,14 @@ impl WaitingRequest {
             is_unstored: self.is_unstored,
         };
         let (dropped, lines) = (&*self.dropped, &*self.lines);
+        let (method, drops_all) = (self.method.as_deref(), self.drops_all);
         let key = self.key(store);
         let authority = Some(key.authority(&self.target));
         let forwarded = Forwarded {
             forward: &self.forward,
             target: &self.target,
             client: self.client,
-            edits: Edits { dropped, lines, authority, ..Edits::default() },
+            edits: Edits { dropped, lines, authority, method, drops_all, ..Edits::default() },
             finish,
             caching: Some(rules),
         };

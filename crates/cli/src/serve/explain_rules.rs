@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use flatout_site::plan::{
     Cached, CookieFlag, CookieRule, Cors, ErrorPage, Expires, ExpiresFrom, FieldChange, FieldRule, Matcher,
-    Origins, Page, PageSource, Plan, Reroute, Rewrite, RewriteFrom, Rules, Then, Validity, When,
+    Origins, Page, PageSource, Plan, ReplacedParts, Reroute, Rewrite, RewriteFrom, Rules, Then, Validity,
+    When,
 };
 
 use super::explain::{Lines, of_upstream};
@@ -94,7 +95,23 @@ pub(super) fn of_guards(lines: &mut Lines, plan: &Plan, rules: &Rules) {
             ),
         );
     }
+    of_replaced(lines, plan, &rules.replaced);
     of_fields(lines, plan, "request", &rules.request_fields);
+}
+
+/// What the upstream gets in place of parts of the request.
+fn of_replaced(lines: &mut Lines, plan: &Plan, replaced: &ReplacedParts) {
+    if let Some(method) = &replaced.method {
+        lines.line("request", format!("its method becomes {}", format::template(plan, method)));
+    }
+    match &replaced.body {
+        Some(body) if body.0.is_empty() => lines.line("request", "its body is not forwarded"),
+        Some(body) => lines.line("request", format!("its body becomes {}", format::template(plan, body))),
+        None => {}
+    }
+    if replaced.drops_fields {
+        lines.line("request", "its own fields are not forwarded");
+    }
 }
 
 fn dry_run(is_dry_run: bool) -> &'static str {

@@ -70,7 +70,7 @@ const GUARDS: [&str; 15] = [
 const CONVERTED_GUARDS: [&str; 5] =
     ["auth_basic", "auth_basic_user_file", "auth_request", "auth_request_set", "auth_delay"];
 
-/// Directives that decide what an upstream gets. Without them it would get more of the client, or another request.
+/// Directives that decide which parts of a request an upstream gets.
 pub(super) const OF_UPSTREAM_REQUESTS: [&str; 4] =
     ["proxy_method", "proxy_pass_request_body", "proxy_pass_request_headers", "proxy_set_body"];
 
@@ -158,12 +158,8 @@ impl<'d> Import<'d> {
             return Some(because(handler, why(handler)));
         }
         let is_proxied = own.iter().any(|directive| directive.name == "proxy_pass");
-        // Those for an auth service are not requests of clients.
-        if is_proxied && !own.iter().any(|directive| directive.name == "internal") {
-            let mut found = OF_UPSTREAM_REQUESTS.iter().filter_map(|name| chain.find(name));
-            if let Some(directive) = found.find(|directive| directive.word(0) != "on") {
-                return Some(because(directive, why(directive)));
-            }
+        if let Some((directive, why)) = is_proxied.then(|| self.lost_part(chain)).flatten() {
+            return Some(because(directive, &why));
         }
         let depth = chain.find("ssl_verify_depth").filter(|depth| depth.word(0) == "0");
         if let Some(depth) = depth.filter(|_| !["", "off"].contains(&chain.word("ssl_verify_client"))) {

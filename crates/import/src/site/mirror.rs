@@ -62,9 +62,9 @@ impl<'d> Import<'d> {
         if !chain.server().iter().any(|it| std::ptr::eq(it, location)) {
             return Err("its location is inside another one".to_owned());
         }
-        if let Some(fewer) =
-            OF_UPSTREAM_REQUESTS.iter().filter_map(|name| inner.find(name)).find(|it| it.word(0) != "on")
-        {
+        let mut parts =
+            OF_UPSTREAM_REQUESTS.iter().flat_map(|name| [inner.find(name), chain.find(name)]).flatten();
+        if let Some(fewer) = parts.find(|it| it.word(0) != "on") {
             return Err(format!("a copy has the method, the fields and the body of its request: {fewer}"));
         }
         if fields(chain) != fields(&inner) {
@@ -135,6 +135,7 @@ mod tests {
             // The main location does not inherit it.
             ("proxy_set_header Cookie '';", "proxy_set_header X-A b;"),
             ("proxy_pass_request_headers off;", "proxy_pass_request_headers on;"),
+            ("", "proxy_set_body secret;"),
         ] {
             let site = server(around, main, PASS);
             assert!(!site.contains("| mirror ") && site.contains("not converted: mirror"), "{main}: {site}");

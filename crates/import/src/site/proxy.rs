@@ -295,6 +295,9 @@ impl<'d> Import<'d> {
                 },
             }
         }
+        if family == "proxy" {
+            self.replaced_parts(chain, lines);
+        }
         let has_own_host = proxy_host.as_deref() == Some(host);
         if let Some(host) = proxy_host {
             lines.setting(line("proxy-host", &host));
@@ -307,6 +310,45 @@ impl<'d> Import<'d> {
             }
         }
         has_own_host
+    }
+}
+
+impl<'d> Import<'d> {
+    /// Writes what the upstream gets in place of the client's method, fields and body.
+    fn replaced_parts(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        if let Some(method) = chain.find("proxy_method") {
+            self.fates.carried(method);
+            lines.setting(format!("proxy-method {}", text(method.word(0))));
+        }
+        match (chain.find("proxy_set_body"), chain.find("proxy_pass_request_body")) {
+            (Some(body), _) => {
+                self.fates.carried(body);
+                lines.setting(format!("proxy-body {}", text(body.word(0))));
+            }
+            (None, Some(pass)) if pass.word(0) == "off" => {
+                self.fates.carried(pass);
+                lines.setting("proxy-body \"\"".to_owned());
+            }
+            _ => {}
+        }
+        if let Some(pass) = chain.find("proxy_pass_request_headers").filter(|pass| pass.word(0) == "off") {
+            self.fates.carried(pass);
+            lines.setting("forward-headers off".to_owned());
+        }
+    }
+
+    /// Why the upstream would get another request than from nginx, and because of which directive.
+    pub(super) fn lost_part(&self, chain: &Chain<'d>) -> Option<(&'d Directive, String)> {
+        let why = |directive: &'d Directive| match (directive.name.as_str(), directive.word(0)) {
+            ("proxy_method", given) if given.eq_ignore_ascii_case("head") || given == "CONNECT" => {
+                Some("a request cannot become this one".to_owned())
+            }
+            // This word has another meaning here.
+            (_, "kept") => Some("this text is not possible".to_owned()),
+            (_, given) => self.unsupported(given),
+        };
+        let mut found = ["proxy_method", "proxy_set_body"].iter().filter_map(|name| chain.find(name));
+        found.find_map(|directive| Some((directive, why(directive)?)))
     }
 }
 

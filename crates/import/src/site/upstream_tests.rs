@@ -191,3 +191,21 @@ fn rejected_handshakes_are_refused() {
     assert!(imported.text.contains("    tls \"c\" \"k\"\n"), "{}", imported.text);
     assert!(imported.unserved.is_empty() && imported.left == 0, "{}", imported.text);
 }
+
+#[test]
+fn an_upstream_gets_the_parts_of_a_request_that_nginx_sends() {
+    for (given, expected) in [
+        ("proxy_method POST;", "proxy-method \"POST\""),
+        ("proxy_method $arg_m;", "proxy-method \"$arg_m\""),
+        ("proxy_set_body \"a=$arg_a\";", "proxy-body \"a=$arg_a\""),
+        ("proxy_pass_request_body off;", "proxy-body \"\""),
+        ("proxy_pass_request_body off; proxy_set_body x;", "proxy-body \"x\""),
+        ("proxy_pass_request_headers off;", "forward-headers off"),
+        ("proxy_pass_request_headers on; proxy_pass_request_body on;", "x-forwarded off"),
+    ] {
+        let site = of_server(&format!("location / {{ proxy_pass http://a; {given} }}"));
+        let has = |setting: &str| site.contains(&format!("| {setting} "));
+        assert!(has(expected) && !site.contains("501"), "{given}: {site}");
+        assert_eq!(has("proxy-body"), expected.starts_with("proxy-body"), "{given}: {site}");
+    }
+}

@@ -12,10 +12,15 @@ use super::forwarded::{Sender, write_forwarded, write_x_forwarded};
 use super::upgrade::{UPGRADE, is_key, upgrade};
 
 /// The length of a request's body as framed for the upstream; `None` if there is no body and no length is sent.
-pub(crate) fn body_length(head: &Head<'_>, is_whole: bool, whole_bytes: usize) -> Option<Length> {
+pub(crate) fn body_length(
+    head: &Head<'_>,
+    method: Method,
+    is_whole: bool,
+    whole_bytes: usize,
+) -> Option<Length> {
     match head.framing {
         // Without the field, some servers refuse these as requests without a length.
-        Framing::None if matches!(head.method, Method::Post | Method::Put | Method::Patch) => {
+        Framing::None if matches!(method, Method::Post | Method::Put | Method::Patch) => {
             Some(Length::Known(0))
         }
         Framing::None => None,
@@ -35,7 +40,8 @@ pub(crate) fn write_head(
     out: &mut Vec<u8>,
 ) -> bool {
     let Forwarded { forward, client, edits, .. } = what;
-    for part in [head.method_name(), b" ", what.target, b" HTTP/1.1\r\n"] {
+    let method = edits.method.unwrap_or(head.method_name());
+    for part in [method, b" ", what.target, b" HTTP/1.1\r\n"] {
         out.extend_from_slice(part);
     }
     match &forward.host {
@@ -43,7 +49,7 @@ pub(crate) fn write_head(
         Host::Kept | Host::Upstream => write_line(b"Host", edits.authority(head), out),
         Host::Set(host) => write_line(b"Host", host.as_bytes(), out),
     }
-    let names_options = head.field("Connection").is_some();
+    let names_options = !edits.drops_all && head.field("Connection").is_some();
     // A WebSocket over HTTP/2 has no key; the one that the upstream needs is ours (RFC 8441 section 5).
     let is_h2 = head.version == Version::Http2;
     let mut lines = Lines::new(head.bytes(), out);
@@ -65,7 +71,10 @@ pub(crate) fn write_head(
         for part in [b"Connection: upgrade\r\n", UPGRADE, protocols, b"\r\n"] {
             out.extend_from_slice(part);
         }
-    } else if head.field("TE").is_some() && is_nominated(b"trailers", head.field_all("TE")) {
+    } else if !edits.drops_all
+        && head.field("TE").is_some()
+        && is_nominated(b"trailers", head.field_all("TE"))
+    {
         out.extend_from_slice(b"Connection: TE\r\nTE: trailers\r\n");
     }
     let sender = Sender { head, client, edits, peer };
@@ -75,7 +84,7 @@ pub(crate) fn write_head(
     if forward.forwarded {
         write_forwarded(&sender, out);
     }
-    if is_early(head, client) && !edits.drops(b"early-data") {
+    if is_early(head, client) && (edits.drops_all || !edits.drops(b"early-data")) {
         out.extend_from_slice(EARLY);
     }
     if let Some(via) = &forward.via {

@@ -115,13 +115,14 @@ impl ProxyWorker {
         }
         let is_websocket_of_h2 = is_upgrade && head.version == Version::Http2;
         let accept = is_websocket_of_h2.then(|| write_key(&mut bytes).into_boxed_str());
+        let method = what.edits.method(head);
         let job = Job {
-            sent: Sent::of(head.method, is_upgrade),
+            sent: Sent::of(method, is_upgrade),
             body: Bytes::copy_from_slice(whole),
-            length: body_length(head, pulled == Pulled::Not, whole.len()),
+            length: body_length(head, method, pulled == Pulled::Not, whole.len()),
             pulled,
             collects: is_pulled && what.forward.buffer_requests == BufferRequests::All,
-            is_idempotent: is_idempotent(head.method) || upstream.plan.retry_on.non_idempotent,
+            is_idempotent: is_idempotent(method) || upstream.plan.retry_on.non_idempotent,
             spool_bytes_max: what.forward.buffer_response_bytes,
             private: what.forward.private,
             peer: *peer,

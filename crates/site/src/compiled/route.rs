@@ -21,6 +21,7 @@ use super::super::plan::{
 };
 use super::super::render::{Text, View};
 use super::super::replace::Replacements;
+use super::super::replaced::Replaced;
 use super::super::reroute::CompiledReroute;
 use super::super::rewrite::Rewrites;
 use super::super::upstream_fields::UpstreamFields;
@@ -49,6 +50,8 @@ pub(crate) struct CompiledRoute {
     pub(crate) rewrites: Rewrites,
     pub(crate) guards: Guards,
     pub(crate) request_fields: FieldRules,
+    /// What its upstream gets in place of parts of the request.
+    pub(crate) replaced: Option<Box<Replaced>>,
     pub(crate) response: ResponseRules,
     /// The route's expression, if a text uses its captures.
     pub(crate) captures: Option<Regex>,
@@ -206,6 +209,9 @@ impl CompiledRoute {
         }
         let request_fields =
             FieldRules::new(&route.rules.request_fields, expression.as_ref(), counts, place)?;
+        let is_proxy = matches!(action, CompiledAction::Proxy(_));
+        let replaced = Replaced::new(&route.rules.replaced, expression.as_ref(), counts, place)?;
+        let replaced = replaced.filter(|_| is_proxy).map(Box::new);
         let mut response = ResponseRules::new(parts, &route.rules, expression.as_ref(), place)?;
         if let CompiledAction::RespondLate { body, .. } = &action {
             response.body_uses_attempts = body.uses_attempts();
@@ -216,7 +222,7 @@ impl CompiledRoute {
             response.compress =
                 decoded.map(|plan| compress::Rules::new(compress::Compress { levels: Vec::new(), ..plan }));
         }
-        let cache = route.rules.cache.as_ref().filter(|_| matches!(action, CompiledAction::Proxy(_)));
+        let cache = route.rules.cache.as_ref().filter(|_| is_proxy);
         let mut cache = cache.map(|rules| CompiledCached::new(rules, site, text)).transpose()?;
         if let Some(cache) = &mut cache {
             // Nothing may depend on addresses, the counters of limits, or files.
@@ -224,6 +230,7 @@ impl CompiledRoute {
                 && guards.is_open()
                 && rewrites.is_empty()
                 && request_fields.is_empty()
+                && replaced.is_none()
                 && response.is_constant()
                 && route.try_files.is_none()
                 && route.upstream_name.is_none()
@@ -235,6 +242,7 @@ impl CompiledRoute {
             || rewrites.uses_captures()
             || guards.uses_captures()
             || request_fields.uses_captures()
+            || replaced.as_ref().is_some_and(|replaced| replaced.uses_captures())
             || response.uses_captures(parts.tables)
             || Uses::of_all(&when, parts.tables).has(Uses::CAPTURES)
             || cache.as_ref().is_some_and(CompiledCached::uses_captures)
@@ -251,6 +259,7 @@ impl CompiledRoute {
             rewrites,
             guards,
             request_fields,
+            replaced,
             response,
             captures: expression.filter(|_| uses_captures),
             try_files: route.try_files,

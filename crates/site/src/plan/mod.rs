@@ -28,7 +28,7 @@ pub use net::{BadNet, Net, Peers};
 pub use rules::{
     Access, BasicAuth, BodyLimit, CHARSET_TYPES, Cached, Concurrency, ConcurrencyUse, Cors, ErrorPage,
     FieldChange, FieldRule, ForwardAuth, Hsts, Limited, Maintenance, Origins, Page, PageSource,
-    REPLACED_TYPE, Rate, RateUse, Replacement, Rules, SendfileFolder, User, Verdict, When,
+    REPLACED_TYPE, Rate, RateUse, ReplacedParts, Replacement, Rules, SendfileFolder, User, Verdict, When,
 };
 pub use shared::SharedSite;
 pub use template::{

@@ -13,6 +13,7 @@ use super::{Reroute, Trust};
 use flatout_compress::Compress;
 use flatout_gateway as gateway;
 use flatout_observe::observed::RequestLogs;
+use flatout_wire::field::is_token;
 
 /// The rules of a route, in the order in which they are checked. The first that refuses sends the response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub struct Rules {
     pub concurrency: Vec<ConcurrencyUse>,
     /// Changes of the fields sent to an upstream.
     pub request_fields: Vec<FieldRule>,
+    /// What an upstream gets in place of the client's method, fields and body.
+    pub replaced: ReplacedParts,
     /// Changes of the response's fields.
     pub response_fields: Vec<FieldRule>,
     /// `Strict-Transport-Security` of HTTPS responses that lack it (RFC 6797).
@@ -83,6 +86,25 @@ impl Rules {
     /// Whether clients are authenticated.
     pub fn has_authentication(&self) -> bool {
         self.basic_auth.is_some() || self.forward_auth.is_some() || self.auth_route.is_some()
+    }
+}
+
+/// What an upstream gets in place of parts of the client's request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReplacedParts {
+    /// The method; one that is empty for a request is the client's. `HEAD` and `CONNECT`, which say how long the response is, cannot be
+    /// set, nor what is not a token: such a request gets 400.
+    pub method: Option<Template>,
+    /// The body; one that is empty for a request is none. The client's body is not read.
+    pub body: Option<Template>,
+    /// Whether the client's fields are left out. Those that the server and the rules add are sent.
+    pub drops_fields: bool,
+}
+
+impl ReplacedParts {
+    /// Whether this can be the method of a request whose client has sent another one.
+    pub fn may_be_method(name: &[u8]) -> bool {
+        is_token(name) && ![&b"HEAD"[..], b"CONNECT"].contains(&name)
     }
 }
 

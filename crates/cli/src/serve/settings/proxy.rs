@@ -1,7 +1,9 @@
 //! Settings of forwarding to upstreams.
 
 use flatout_proxy::{BufferRequests, Forward, Host, may_be_trailer};
-use flatout_site::plan::{CookieFlag, CookieRule, LocationRule, Matcher, SameSite, SendfileFolder, Template};
+use flatout_site::plan::{
+    CookieFlag, CookieRule, LocationRule, Matcher, ReplacedParts, SameSite, SendfileFolder, Template,
+};
 
 use crate::serve::options::{MirrorSetting, ServeOptions};
 use crate::serve::parse;
@@ -79,6 +81,56 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
                 "upstream" => Host::Upstream,
                 name => Host::Set(parse::field_value(name)?.to_owned()),
             };
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "proxy-method",
+        value: "METHOD",
+        default: "kept",
+        help: "the method sent to upstreams: kept (that of the client), or another one, with variables; one that is empty is that of the \
+               client; never HEAD or CONNECT",
+        set: |options, given| {
+            options.rules.replaced.method = match given.text() {
+                "kept" => None,
+                text => {
+                    let is_constant = !text.contains('$');
+                    if is_constant && !ReplacedParts::may_be_method(text.as_bytes()) {
+                        return Err(format!(
+                            "got `{text}`, need kept or a method other than HEAD and CONNECT"
+                        )
+                        .into());
+                    }
+                    Some(options.template(text)?)
+                }
+            };
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "proxy-body",
+        value: "TEXT",
+        default: "kept",
+        help: "the body sent to upstreams: kept (that of the client), or this text, with variables; with \"\", upstreams get none; the \
+               client's own body is not read then, and a request with a text is not served from the cache",
+        set: |options, given| {
+            options.rules.replaced.body = match given.text() {
+                "kept" => None,
+                text => Some(options.template(text)?),
+            };
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "forward-headers",
+        value: "on|off",
+        default: "on",
+        help: "send the client's header fields to upstreams; with off, they get only Host, and what this server and the rules add",
+        set: |options, given| {
+            options.rules.replaced.drops_fields = !value::switch(given.text())?;
             Ok(())
         },
         ..ROUTES
