@@ -345,7 +345,7 @@ fn addresses_beside_one_for_all_come_and_go_by_reload() {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").ok()?;
         Some(flatout_tests::answers(&flatout_tests::read_to_close(&mut stream), false).first()?.text())
     };
-    let mut reloaded = |text: String, expected: [Option<&str>; 3]| {
+    let reloaded = |text: String, expected: [Option<&str>; 3]| {
         folder.write("site.kdl", format!("workers 2\n{text}"));
         server.signal(Signal::HUP);
         until(&format!("{expected:?} of:\n{text}"), || {
