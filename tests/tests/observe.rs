@@ -358,3 +358,35 @@ fn the_page_is_alive() {
         }
     });
 }
+
+/// The log shows the client that the rules of a site see: fields of others than its proxies are ignored.
+#[test]
+fn logs_show_the_clients_that_trusted_proxies_name() {
+    let folder = Folder::new();
+    folder.write(
+        "site.kdl",
+        "listen \"127.0.0.1:0\"\nworkers 1\nadmin \"unix:admin.sock\"\naccess-log \"a.log\" format=\"$remote_addr $host\"\nlog-flush \"10ms\"\n\
+         site trusting t.test { trusted-proxies \"127.0.0.0/8\"; respond 200 \"$remote_addr\"; }\n\
+         site other o.test { respond 200 \"$remote_addr\"; }\n",
+    );
+    let mut command = Command::new(program("flatout"));
+    command.current_dir(&folder.0).args(["serve", "-c", "site.kdl"]);
+    let server = Server::start(command);
+    let mut expected = Vec::new();
+    for (host, field, address) in [
+        ("t.test", "X-Forwarded-For: 203.0.113.9, 192.0.2.7\r\n", "192.0.2.7"),
+        ("o.test", "X-Forwarded-For: 192.0.2.7\r\n", "127.0.0.1"),
+        ("t.test", "", "127.0.0.1"),
+        ("t.test", "X-Forwarded-For: 2001:db8::1\r\n", "2001:db8::1"),
+    ] {
+        let mut stream = server.connect();
+        let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n{field}Connection: close\r\n\r\n");
+        stream.write_all(text.as_bytes()).unwrap();
+        let answers = flatout_tests::answers(&flatout_tests::read_to_close(&mut stream), false);
+        assert_eq!(answers[0].text(), address, "{text}");
+        expected.push(format!("{address} {host}"));
+    }
+    let lines = || std::fs::read_to_string(folder.0.join("a.log")).unwrap_or_default();
+    until("all lines are there", || lines().lines().count() == expected.len());
+    assert_eq!(lines().lines().collect::<Vec<_>>(), expected);
+}

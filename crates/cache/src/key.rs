@@ -83,6 +83,10 @@ pub(crate) fn write_key(
         out.extend_from_slice(b"\0\x03");
         out.extend_from_slice(server.as_bytes());
     }
+    if let Some(method) = forwarded.edits.method {
+        out.extend_from_slice(b"\0\x04");
+        out.extend_from_slice(method);
+    }
     // The upstream may build URLs of the port that it sees, and `$host` of an operator's key has none.
     if names_port && caching.key.is_some() {
         let (_, port) = usual(forwarded.client.is_https, head.authority());

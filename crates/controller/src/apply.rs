@@ -130,13 +130,18 @@ impl Served {
         };
         let started = start(Box::new(source), &foundation.version)?;
         let served = Served {
-            // In an upgrade, the servers are those of the process before, which may differ from the translation's.
-            servers: ServersByUpstream::new(),
+            servers: servers(&latest.read()),
             folder: folder.clone(),
             operator: started.operator(),
             latest,
         };
         Ok((served, started))
+    }
+
+    /// The servers are perhaps others than those of the translation: a former process has handed over its own. The next translation
+    /// sets all of them.
+    pub(crate) fn forget_servers(&mut self) {
+        self.servers.clear();
     }
 
     /// The translation that is served.
@@ -265,6 +270,10 @@ impl Translation {
         self.sites.upstreams.len() == other.sites.upstreams.len()
             && self.sites.upstreams.iter().zip(&other.sites.upstreams).all(|(one, other)| one.is_alike(other))
     }
+}
+
+fn servers(translation: &Translation) -> ServersByUpstream {
+    translation.sites.upstreams.iter().map(|it| (it.name.clone(), it.servers.clone())).collect()
 }
 
 /// Writes certificates and keys that are not there, for this user only.

@@ -54,7 +54,7 @@ pub fn serve(
         metrics: vec![store.figures.clone()],
     };
     let mut translator = Translator::default();
-    let (served, started, seen) = loop {
+    let (mut served, started, seen) = loop {
         let (translation, seen) =
             store.read_changes(|objects, changed| translator.translate(objects, changed, &settings));
         settings.assigned.clone_from(&translation.assigned);
@@ -75,8 +75,11 @@ pub fn serve(
         flag.store(true, Ordering::Relaxed);
         leader.retire();
     })?;
+    // The objects that were just read are newer than what a former process has handed over.
+    served.forget_servers();
+    let has_failed = served.apply(served.translation()).is_err();
     write(&served.translation().statuses);
-    let mut follower = Follower { served, translator, settings, write, has_failed: false };
+    let mut follower = Follower { served, translator, settings, write, has_failed };
     let follow = move || {
         let mut seen = seen.changes;
         loop {

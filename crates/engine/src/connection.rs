@@ -11,7 +11,7 @@ use flatout_wire::h1;
 
 use crate::h2::Session;
 use crate::output::{Pace, Queue};
-use crate::record::Record;
+use crate::record::{Origin, Record};
 use crate::service::{SendRate, Takeover, Tls};
 use crate::transport::Transport;
 
@@ -127,10 +127,11 @@ impl Connection {
         }
     }
 
-    /// Its client, and facts about its TLS.
+    /// Where its requests come from.
     #[inline]
-    pub(crate) fn origin(&self) -> (Peer, Option<Tls<'_>>) {
-        (self.peer, self.transport.secured().map(Tls::of))
+    pub(crate) fn origin(&self) -> Origin<'_> {
+        let tls = self.transport.secured().map(Tls::of);
+        Origin { peer: self.peer, tls, listener: self.listener }
     }
 
     /// Whether the client is not known yet: nothing may be parsed as a request.

@@ -12,6 +12,26 @@ use flatout_wire::Head;
 use crate::connection::Peer;
 use crate::service::{Begun, Ended, Outcome, Service, Tls};
 
+/// Where a request comes from.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin<'t> {
+    pub(crate) peer: Peer,
+    pub(crate) tls: Option<Tls<'t>>,
+    /// The number of its connection's listener.
+    pub(crate) listener: u16,
+}
+
+impl<'t> Origin<'t> {
+    #[inline]
+    fn begun<'a>(self, head: Option<&'a Head<'a>>, refused: &'a [u8], number: u64) -> Begun<'a>
+    where
+        't: 'a,
+    {
+        let Origin { peer, tls, listener } = self;
+        Begun { head, refused, peer: peer.address(), tls, listener, number }
+    }
+}
+
 /// A request so far: the value that will be reported, in place. Until then its outcome is the one for the case that
 /// all is sent.
 #[derive(Debug, Clone, Copy)]
@@ -45,13 +65,11 @@ impl Record {
     pub(crate) fn of(
         recorder: Option<&dyn Service>,
         head: &Head<'_>,
-        (peer, tls): (Peer, Option<Tls<'_>>),
+        origin: Origin<'_>,
         (began_ns, number): (u64, u64),
     ) -> Record {
         let mark = match recorder {
-            Some(service) => {
-                begun(service, &Begun { head: Some(head), refused: b"", peer: peer.address(), tls, number })
-            }
+            Some(service) => begun(service, &origin.begun(Some(head), b"", number)),
             None => 0,
         };
         Record::new(head.len(), began_ns, mark, Outcome::Sent)
@@ -61,13 +79,11 @@ impl Record {
     pub(crate) fn refused(
         recorder: Option<&dyn Service>,
         refused: &[u8],
-        (peer, tls): (Peer, Option<Tls<'_>>),
+        origin: Origin<'_>,
         (began_ns, number): (u64, u64),
     ) -> Record {
         let mark = match recorder {
-            Some(service) => {
-                begun(service, &Begun { head: None, refused, peer: peer.address(), tls, number })
-            }
+            Some(service) => begun(service, &origin.begun(None, refused, number)),
             None => 0,
         };
         Record::new(refused.len(), began_ns, mark, Outcome::Refused)

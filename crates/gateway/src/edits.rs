@@ -12,12 +12,16 @@ pub struct Edits<'a> {
     pub dropped: &'a [String],
     /// More such names.
     pub dropped_too: &'a [String],
-    /// More such names, from code between the site and the proxy.
+    /// More such names, of conditional rules.
     pub left_out: &'a [&'a [u8]],
+    /// More such names, from code between the site and the proxy.
+    pub handled: &'a [&'a [u8]],
     /// The host and port that the upstream gets in place of the client's spelling: the cache's key has this one.
     pub authority: Option<&'a [u8]>,
     /// The method that the upstream gets in place of the client's: a token, neither `HEAD` nor `CONNECT`.
     pub method: Option<&'a [u8]>,
+    /// Whether another body takes the place of the client's.
+    pub replaces_body: bool,
     /// Whether all fields of the client are left out.
     pub drops_all: bool,
     /// Field lines to add, each ended by CRLF. They contain no control bytes, and no fields of the connection or of
@@ -41,7 +45,7 @@ impl Edits<'_> {
     pub fn drops(&self, name: &[u8]) -> bool {
         self.drops_all
             || self.dropped.iter().chain(self.dropped_too).any(|dropped| is_alike(name, dropped.as_bytes()))
-            || self.left_out.iter().any(|dropped| is_alike(name, dropped))
+            || self.left_out.iter().chain(self.handled).any(|dropped| is_alike(name, dropped))
     }
 }
 

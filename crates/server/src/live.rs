@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::prerender::{self, Renderer};
 use arc_swap::ArcSwap;
 use flatout_cache::Cache;
-use flatout_engine::{Prepared, Reply, Request, Response, Service, Ticket, Worker, bug, request_random};
+use flatout_engine::{
+    Begun, Prepared, Reply, Request, Response, Service, Ticket, Worker, bug, request_random,
+};
 use flatout_observe::metrics::{Family, Source};
 use flatout_proxy::{Proxy, ProxyWorker, Watch};
 use flatout_push::{Hub, WorkerChannels};
@@ -217,6 +219,17 @@ impl LiveService {
         drop(self.service());
         let [random, _] = request_random(0);
         (self.sites.borrow().0.route_tls(listener, name, peer, random), self.proxy_worker.borrow().clone())
+    }
+}
+
+impl LiveService {
+    /// See [`Sites::named_client`].
+    #[inline]
+    pub(crate) fn named_client(&self, begun: &Begun<'_>) -> Option<SocketAddr> {
+        if self.shared.count.load(Ordering::Acquire) != self.count.get() {
+            self.renew();
+        }
+        self.sites.borrow().0.named_client(begun)
     }
 }
 

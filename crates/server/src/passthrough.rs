@@ -96,7 +96,8 @@ pub(crate) fn note_refused(
 /// Begins the line of a connection. Returns its mark.
 fn begun(name: &str, peer: Option<SocketAddr>, observer: &Observer) -> u64 {
     let line = format!("TLS {name}");
-    observer.begun(&Begun { head: None, refused: line.as_bytes(), peer, tls: None, number: 0 }, 0)
+    observer
+        .begun(&Begun { head: None, refused: line.as_bytes(), peer, tls: None, listener: 0, number: 0 }, 0)
 }
 
 fn ended(end: PassthroughEnd, (began_ns, mark): (u64, u64), (site, logs): (u16, RequestLogs)) -> Ended {

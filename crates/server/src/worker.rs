@@ -102,7 +102,15 @@ impl Service for WorkerService {
 
     #[inline]
     fn begun(&self, begun: &Begun<'_>) -> u64 {
-        self.observer.as_ref().map_or(0, |observer| observer.begun(begun, 0))
+        let Some(observer) = &self.observer else { return 0 };
+        let client = match &self.site {
+            Site::Sites(sites) => sites.named_client(begun),
+            Site::Folder(_) => None,
+        };
+        match client {
+            Some(_) => observer.begun(&Begun { peer: client, ..*begun }, 0),
+            None => observer.begun(begun, 0),
+        }
     }
 
     #[inline]

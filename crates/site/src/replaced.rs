@@ -61,7 +61,8 @@ impl Replaced {
             text.render(view, Paths::Decoded, &mut bytes);
             bytes
         };
-        let method = self.method.as_ref().map(rendered).filter(|method| !method.is_empty());
+        let is_other = |method: &Vec<u8>| !method.is_empty() && *method != view.head.method_name();
+        let method = self.method.as_ref().map(rendered).filter(is_other);
         let is_possible = method.as_deref().is_none_or(ReplacedParts::may_be_method);
         let body = self.body.as_ref().map(rendered);
         is_possible.then_some(ReadyParts { method, body, drops_fields: self.drops_fields })

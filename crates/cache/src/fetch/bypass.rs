@@ -66,7 +66,7 @@ impl CacheWorker {
         response: &mut Response,
     ) -> Reply {
         let says = forwarded.caching.is_some_and(|caching| caching.rules.says_status);
-        forwarded.edits.left_out = left_out_always();
+        forwarded.edits.handled = left_out_always();
         self.counters.count(cache_status.label);
         forwarded.finish = Rc::new(CacheFinish {
             inner: forwarded.finish,

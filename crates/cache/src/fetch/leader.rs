@@ -171,7 +171,7 @@ impl CacheWorker {
         client: Option<ParkedClient>,
     ) -> bool {
         let mut edits = forwarded.edits;
-        edits.left_out = &LEFT_OUT;
+        edits.handled = &LEFT_OUT;
         let asked = Forwarded { edits, finish: forwarded.finish.clone(), ..*forwarded };
         let Fetch { flight, stale, cache_status } = fetch;
         let Some(mut prepared) = self.proxy_worker.prepare(request, &asked) else {

@@ -60,13 +60,16 @@ impl Fill {
         let updated = |decision: &StorageDecision| {
             self.entry(stale.status, fields(), decision, now_ms, Content::Of(stale.owner().clone()))
         };
-        let is_stored = decision.is_ok() && !self.is_replaced(stale);
+        let is_replaced = self.is_replaced(stale);
+        let is_stored = decision.is_ok() && !is_replaced;
         let entry = match &decision {
             Ok(decision) if !is_stored => Arc::new(updated(decision)),
             Ok(decision) => self.worker.store.insert(&self.key(), updated(decision), self.flight.asked).0,
             // It must not be stored any more, and serves only this request: with what the 304 says to other caches.
             Err(_) => {
-                self.worker.store.remove_everywhere(&self.key(), self.flight.slot, stale);
+                if !is_replaced {
+                    self.worker.store.remove_everywhere(&self.key(), self.flight.slot, stale);
+                }
                 let age = fields().find(|(name, _)| name.eq_ignore_ascii_case(b"age"));
                 let said = age.and_then(|(_, value)| std::str::from_utf8(value).ok()?.trim().parse().ok());
                 let initial_age = initial_age(said.unwrap_or(0), None, self.order.asked_ms, now_ms);

@@ -76,13 +76,15 @@ impl WaitingRequest {
         forwarded: &Forwarded<'_>,
         lookup: &Lookup<'_>,
     ) -> WaitingRequest {
-        let Edits { dropped, dropped_too, lines, method, drops_all, .. } = forwarded.edits;
+        let Edits { dropped, dropped_too, left_out, lines, method, drops_all, .. } = forwarded.edits;
+        let left_out: Vec<String> =
+            left_out.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
         WaitingRequest {
             request: OwnedRequest::without_body(request),
             forward: forwarded.forward.clone(),
             target: forwarded.target.to_vec(),
             client: forwarded.client,
-            dropped: [dropped, dropped_too].concat(),
+            dropped: [dropped, dropped_too, &left_out].concat(),
             lines: lines.to_vec(),
             method: method.map(<[u8]>::to_vec),
             drops_all,

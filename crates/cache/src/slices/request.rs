@@ -81,9 +81,9 @@ impl CacheWorker {
             bug!("a response is served from slices without a size");
             return bad_gateway(&*forwarded.finish, response);
         }
-        forwarded.edits.left_out = left_out_always();
+        forwarded.edits.handled = left_out_always();
         let own = self.proxy_worker.prepare(&request, &forwarded);
-        forwarded.edits.left_out = &LEFT_OUT;
+        forwarded.edits.handled = &LEFT_OUT;
         let of_slices = self.proxy_worker.prepare(&request, &forwarded);
         let (Some(own), Some(of_slices)) = (own, of_slices) else {
             return bad_gateway(&*forwarded.finish, response);

@@ -80,7 +80,9 @@ impl Plane {
     }
 
     fn handle_plan(&mut self, number: u64, plan: serde_json::Value) -> Result<Option<Started>, String> {
-        self.take_plan(number, PlanData::read(plan)?)
+        let plan = PlanData::read(plan)?;
+        self.served.iter_mut().for_each(Served::forget_servers);
+        self.take_plan(number, plan)
     }
 
     fn change_plan(

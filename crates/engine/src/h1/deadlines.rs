@@ -6,7 +6,7 @@ use flatout_wire::Status;
 use flatout_wire::h1::{Refusal, Wants};
 
 use crate::connection::Connection;
-use crate::record::Record;
+use crate::record::{Origin, Record};
 use crate::service::Outcome;
 use crate::serving::{Fate, FlushTime, Serving, acknowledged_bytes};
 
@@ -62,10 +62,10 @@ fn refuse_now(serving: &mut Serving, key: Key, connection: &mut Connection, refu
     connection.machine.give_up();
     if serving.wants_ended && connection.work().open.is_none() {
         let (recorder, began_ns) = (serving.wants_begun.then_some(&*serving.service), serving.began_ns());
-        let peer = connection.peer;
+        let origin = Origin { peer: connection.peer, tls: None, listener: connection.listener };
         serving.number = serving.number.wrapping_add(1);
         let start = (began_ns, serving.number);
-        serving.records.push(Record::refused(recorder, &connection.work().held, (peer, None), start));
+        serving.records.push(Record::refused(recorder, &connection.work().held, origin, start));
         serving.has_open = true;
     }
     responses::refuse(serving, connection, refusal, 0);

@@ -26,9 +26,15 @@ impl Listeners {
     ) -> Result<(Entry, Vec<OwnedFd>), Error> {
         let mut own = self.entries.iter().chain(added.iter().map(|(entry, _)| entry));
         let mut options = options(&plan.socket);
-        options.share_port |= own.any(|entry| overlaps(&entry.address, asked));
-        let refused = |error| Error::Listen(asked.url(start.is_secure), asked.clone(), error);
         let began = Instant::now();
+        if own.any(|entry| overlaps(&entry.address, asked)) {
+            options.share_port = true;
+            // Sockets that are being closed would still get connections.
+            while self.was_released(asked) {
+                sleep(RELEASED_RETRY_TIME);
+            }
+        }
+        let refused = |error| Error::Listen(asked.url(start.is_secure), asked.clone(), error);
         let bound = loop {
             match self.bind_now(asked, plan, &options) {
                 Err(error)
@@ -75,11 +81,12 @@ impl Listeners {
         }
     }
 
-    /// Whether this server listened there a moment ago.
+    /// Whether this server listened there a moment ago, perhaps for all addresses.
     fn was_released(&self, address: &Address) -> bool {
         self.released
             .iter()
-            .any(|(released, since)| released == address && since.elapsed() < RELEASED_TIME_MAX)
+            .filter(|(_, since)| since.elapsed() < RELEASED_TIME_MAX)
+            .any(|(released, _)| released == address || overlaps(released, address))
     }
 
     /// A descriptor of one socket for every worker; the kernel wakes one of them for each connection.
@@ -109,7 +116,7 @@ fn overlaps(one: &Address, other: &Address) -> bool {
     let includes = |all: &SocketAddr, one: &SocketAddr| {
         all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4()) && all.port() == one.port()
     };
-    includes(one, other) || includes(other, one)
+    one != other && (includes(one, other) || includes(other, one))
 }
 
 /// Whether to give connections to the worker on whose CPU they arrive. On loopback that is the client's CPU, so all
@@ -127,5 +134,29 @@ fn select_by_cpu(first: Option<BorrowedFd<'_>>, cpus: &[Option<usize>]) -> std::
     match (first, cpus) {
         (Some(first), Some(cpus)) => listener::attach_cpu_selection(first, &cpus),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_overlap_if_one_stands_for_all_and_includes_the_other() {
+        let overlap = |one: &str, other: &str| overlaps(&one.parse().unwrap(), &other.parse().unwrap());
+        for (one, other, expected) in [
+            ("[::]:80", "0.0.0.0:80", true),
+            ("127.0.0.1:80", "0.0.0.0:80", true),
+            ("[::1]:80", "[::]:80", true),
+            ("127.0.0.1:80", "[::]:80", true),
+            ("[::1]:80", "0.0.0.0:80", false),
+            ("127.0.0.1:80", "127.0.0.2:80", false),
+            ("[::]:80", "0.0.0.0:81", false),
+            // One address twice is a mistake.
+            ("0.0.0.0:80", "0.0.0.0:80", false),
+            ("[::]:80", "unix:/run/a", false),
+        ] {
+            assert_eq!((overlap(one, other), overlap(other, one)), (expected, expected), "{one} {other}");
+        }
     }
 }

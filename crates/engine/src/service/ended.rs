@@ -18,6 +18,8 @@ pub struct Begun<'a> {
     pub peer: Option<SocketAddr>,
     /// Facts about its TLS connection; `None` without TLS.
     pub tls: Option<Tls<'a>>,
+    /// That of [`Request::listener`](crate::Request::listener).
+    pub listener: u16,
     /// That of [`Request::number`](crate::Request::number); 0 if there is none.
     pub number: u64,
 }

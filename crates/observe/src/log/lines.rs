@@ -67,7 +67,8 @@ impl Lines {
         };
         let logs: Vec<OneLog> = logs.iter().map(one).collect();
         let mut unseen = Open::new(&logs);
-        unseen.begin(&logs, &Begun { head: None, refused: b"", peer: None, tls: None, number: 0 }, 0);
+        let nothing = Begun { head: None, refused: b"", peer: None, tls: None, listener: 0, number: 0 };
+        unseen.begin(&logs, &nothing, 0);
         let state = State {
             open: Vec::new(),
             free: Vec::new(),

@@ -212,8 +212,9 @@ fn the_fast_and_the_simple_version_agree() {
             bytes.extend_from_slice(b"\r\n");
             let mut spans = Vec::new();
             let head = parse(&bytes, &mut spans, &HeadLimits::default()).unwrap().unwrap();
-            let mark = lines
-                .begun(&Begun { head: Some(&head), refused: b"", peer: case.peer, tls: None, number: 1 }, 0);
+            let begun =
+                Begun { head: Some(&head), refused: b"", peer: case.peer, tls: None, listener: 0, number: 1 };
+            let mark = lines.begun(&begun, 0);
             open.push((simple(&parts, escape, &case), Ended { mark, ..case.ended }, case.upstream));
             if open.len() > 3 || random.below(2) == 0 {
                 let (line, ended, upstream) = open.swap_remove(random.below(open.len()));

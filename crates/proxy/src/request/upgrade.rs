@@ -22,8 +22,9 @@ pub(crate) fn is_key(name: &[u8]) -> bool {
 /// would be unclear where it ends. Never for a response that may be stored, because it could go to another client.
 pub(crate) fn upgrade(head: &Head<'_>, what: &Forwarded<'_>) -> Option<Vec<u8>> {
     let allowed = &what.forward.upgrade;
+    let may_have_body = head.framing != Framing::None || what.edits.replaces_body;
     let asks = is_nominated(b"upgrade", head.field_all("Connection"));
-    if !asks || allowed.is_empty() || head.framing != Framing::None || what.caching.is_some() {
+    if !asks || allowed.is_empty() || may_have_body || what.caching.is_some() {
         return None;
     }
     let asked = head.field_all("Upgrade").flat_map(|value| value.split(|&byte| byte == b','));

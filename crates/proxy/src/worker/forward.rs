@@ -87,7 +87,8 @@ impl ProxyWorker {
         };
         let exchange = receiver.exchange();
         // Whatever the settings say now: this is what became of the body when its head was read.
-        let is_pulled = head.framing != Framing::None && exchange.is_some_and(|key| self.lane.is_pulled(key));
+        let has_body = head.framing != Framing::None && !what.edits.replaces_body;
+        let is_pulled = has_body && exchange.is_some_and(|key| self.lane.is_pulled(key));
         let pulled = if is_pulled { Pulled::Waiting } else { Pulled::Not };
         let (spare, stuck_to) = {
             let state = &mut *self.state.borrow_mut();

@@ -40,6 +40,8 @@ pub(crate) struct Compiled {
     pub(crate) sites: Vec<Arc<CompiledSite>>,
     /// For requests that belong to no site.
     pub(crate) clients: Arc<Clients>,
+    /// A client may be another one than the peer of its connection, because of fields.
+    pub(crate) names_clients: bool,
     pub(crate) tables: Arc<Tables>,
     /// The names of upstreams, in their order.
     pub(crate) upstreams: Arc<[String]>,
@@ -126,12 +128,15 @@ impl Compiled {
                 |known| Ok(Arc::clone(known)),
             )
         };
-        let sites = plan.sites.iter().enumerate().map(compile).collect::<Result<_, Fault>>()?;
+        let sites: Vec<Arc<CompiledSite>> =
+            plan.sites.iter().enumerate().map(compile).collect::<Result<_, Fault>>()?;
+        let clients = Arc::new(Clients::new(&plan.trust));
         let sources = |surroundings| Arc::new(Sources { sites: plan.sites.clone(), surroundings });
         Ok(Compiled {
             hosts: Hosts::new(&plan.sites)?,
+            names_clients: clients.are_named() || sites.iter().any(|site| site.clients.are_named()),
             sites,
-            clients: Arc::new(Clients::new(&plan.trust)),
+            clients,
             tables,
             upstreams: plan.upstreams.iter().map(|upstream| upstream.name.clone()).collect(),
             ports: plan.ports.as_slice().into(),

@@ -104,7 +104,7 @@ pub struct ReplacedParts {
 impl ReplacedParts {
     /// Whether this can be the method of a request whose client has sent another one.
     pub fn may_be_method(name: &[u8]) -> bool {
-        is_token(name) && ![&b"HEAD"[..], b"CONNECT"].contains(&name)
+        is_token(name) && !["HEAD", "CONNECT"].iter().any(|not| name.eq_ignore_ascii_case(not.as_bytes()))
     }
 }
 
