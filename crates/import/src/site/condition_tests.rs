@@ -457,3 +457,34 @@ fn groups_of_a_condition_are_variables() {
         assert!(!site.contains("$1"), "{content}\n{site}");
     }
 }
+
+#[test]
+fn expressions_come_before_plain_locations_beside_them() {
+    let refused = "location ~ \\.bak$ { deny all; }";
+    for (text, expected) in [
+        (
+            format!("root /r; location ^~ /a/ {{ {refused} location /a/b/ {{ }} }}"),
+            "route \"/a/b/\" before-patterns=on when=\"$uri.matches(r'\\\\.bak$')\" {",
+        ),
+        (
+            format!("root /r; location ^~ /a/ {{ {refused} location /a/b/ {{ location /a/b/c/ {{ }} }} }}"),
+            "route \"/a/b/\" before-patterns=on { | // not converted",
+        ),
+        (
+            "root /r; location ^~ /a/ { location ~ \\.(?!x)bak$ { deny all; } location /a/b/ { } }"
+                .to_owned(),
+            "route \"/a/b/\" before-patterns=on { | // not converted",
+        ),
+        (
+            format!("root /r; location ^~ /a/ {{ {refused} location ^~ /a/b/ {{ }} }}"),
+            "route \"/a/b/\" before-patterns=on { | files",
+        ),
+        (
+            "root /r; location ^~ /a/ { location ~ \\.css$ { expires 1h; } location /a/b/ { } }".to_owned(),
+            "route \"/a/b/\" before-patterns=on { | files",
+        ),
+    ] {
+        let site = of_server(&text);
+        assert!(site.contains(expected), "{text}: {site}");
+    }
+}

@@ -454,11 +454,43 @@ impl<'d> Import<'d> {
         }
         let plain: Vec<&'d Directive> = inner.filter(|within| is_plain(within)).collect();
         for within in plain {
-            if let Some(inner) = Path::of(within) {
-                let path = inner.before_patterns_of(path);
-                self.location(within, &path, &levels, named, site);
+            let Some(inner) = Path::of(within) else { continue };
+            let is_before_others = matches!(inner, Path::Prefix { before_patterns: false, .. })
+                && matches!(path, Path::Prefix { before_patterns: true, .. });
+            let path = inner.before_patterns_of(path);
+            if is_before_others && !self.patterns_beside((location, within), &path, &levels, named, site) {
+                let why = "expressions beside it inside another location come first, and are not converted for its paths";
+                self.closed_route(within, &path, why, site);
+                continue;
             }
+            self.location(within, &path, &levels, named, site);
         }
+    }
+
+    /// Routes for the expressions beside a plain location inside `^~`: nginx tries them after that. Returns whether they are
+    /// converted, or do not matter.
+    fn patterns_beside(
+        &mut self,
+        (location, plain): (&'d Directive, &'d Directive),
+        path: &Path,
+        levels: &[&Chain<'d>],
+        named: &[&'d Directive],
+        site: &mut Lines,
+    ) -> bool {
+        let is_pattern =
+            |it: &&Directive| it.name == "location" && matches!(Path::of(it), Some(Path::Regex { .. }));
+        let patterns: Vec<&'d Directive> = location.inner().iter().filter(is_pattern).collect();
+        if !patterns.iter().any(|pattern| closed::matters(pattern)) {
+            return true;
+        }
+        // They come before what is in the plain one, too, but after its own expressions.
+        let has_inner = plain.inner().iter().any(|it| it.name == "location");
+        let paths: Option<Vec<Path>> = patterns.iter().map(|pattern| path.within(pattern)).collect();
+        let Some(paths) = paths.filter(|_| !has_inner) else { return false };
+        for (pattern, path) in patterns.into_iter().zip(&paths) {
+            self.location(pattern, path, levels, named, site);
+        }
+        true
     }
 }
 

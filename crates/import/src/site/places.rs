@@ -81,34 +81,55 @@ fn name_files(directive: &mut Directive, folder: Option<&Path>, prefix: Option<&
     }
 }
 
-/// A variable of `set` with the name of a table has a name of its own in its server, unless another table depends on it.
+/// The directives that define a variable as a table, which is their last word.
+const TABLES: [&str; 3] = ["map", "geo", "split_clients"];
+
+/// A variable of `set` with the name of a table has a name of its own in its server, if it never has the table's value there, and
+/// nothing outside of servers depends on it.
 fn rename_shadows(http: &mut [Directive]) {
-    let is_table = |it: &&Directive| ["map", "geo", "split_clients"].contains(&&*it.name);
     let tables: Vec<String> = http
         .iter()
-        .filter(is_table)
+        .filter(|it| TABLES.contains(&&*it.name))
         .filter_map(|table| table.texts().last().map(|name| name.trim_start_matches('$').to_owned()))
         .collect();
-    let outside: Vec<String> = http
-        .iter()
-        .filter(|it| it.name != "server")
-        .flat_map(|it| {
-            [it.word(0).to_owned()].into_iter().chain(it.inner().iter().map(|case| case.word(0).to_owned()))
-        })
-        .collect();
-    let is_used = |name: &String| outside.iter().any(|text| values::variables(text).contains(&name.as_str()));
+    let mut outside = Vec::new();
+    for directive in http.iter().filter(|it| it.name != "server") {
+        let words = directive.words.len() - usize::from(TABLES.contains(&&*directive.name));
+        outside.extend(directive.texts().into_iter().take(words).map(str::to_owned));
+        directive.inner().iter().for_each(|inner| words_of(inner, &mut outside));
+    }
     for server in http.iter_mut().filter(|directive| directive.name == "server") {
-        for name in tables.iter().filter(|name| !is_used(name)) {
-            if sets(server, name) {
+        for name in tables.iter().filter(|name| !outside.iter().any(|text| uses(text, name))) {
+            if begins_with_set(server.inner(), name) {
                 rename(server, name, &format!("{name}_of_server"));
             }
         }
     }
 }
 
-fn sets(directive: &Directive, name: &str) -> bool {
-    let is_set = directive.name == "set" && directive.word(0).trim_start_matches('$') == name;
-    is_set || directive.inner().iter().any(|inner| sets(inner, name))
+fn words_of(directive: &Directive, found: &mut Vec<String>) {
+    found.extend(directive.texts().into_iter().map(str::to_owned));
+    directive.inner().iter().for_each(|inner| words_of(inner, found));
+}
+
+fn uses(text: &str, name: &str) -> bool {
+    values::variables(text).contains(&name)
+}
+
+/// Whether all requests of a server set this variable before anything depends on it. Until then, it has the value of its table.
+fn begins_with_set(server: &[Directive], name: &str) -> bool {
+    let is_rule = |it: &&Directive| {
+        ["set", "if", "rewrite", "return", "break"].contains(&&*it.name) || it.name.contains("_by_lua")
+    };
+    for rule in server.iter().filter(is_rule) {
+        if rule.name != "set" || uses(rule.word(1), name) {
+            return false;
+        }
+        if rule.word(0).trim_start_matches('$') == name {
+            return true;
+        }
+    }
+    false
 }
 
 fn rename(directive: &mut Directive, name: &str, to: &str) {
@@ -152,5 +173,30 @@ mod tests {
             text.contains("set \"kind_of_server\" \"c\"") && text.contains("${kind_of_server}s"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_variable_has_the_value_of_its_table_until_it_is_set() {
+        let table = "map $remote_addr $block { default 1; 10.0.0.1 0; }";
+        let refuses = "if ($block) { return 403; } root /r;";
+        for (outside, server) in [
+            ("", format!("if ($arg_debug) {{ set $block 0; }} {refuses}")),
+            ("", format!("if ($arg_debug) {{ break; }} set $block 0; {refuses}")),
+            ("", format!("set $block \"$block\"; {refuses}")),
+            ("", format!("set $x $block; set $block 0; {refuses}")),
+            ("", format!("location /a {{ root /r; set $block 0; }} location /b {{ {refuses} }}")),
+            ("limit_req_zone $host$block zone=z:1m rate=1r/s;", format!("set $block 0; {refuses}")),
+            ("log_format l a $block;", format!("set $block 0; {refuses}")),
+            ("upstream u { hash a$block; server a:1; }", format!("set $block 0; {refuses}")),
+        ] {
+            let text =
+                imported(&format!("http {{ {table} {outside} server {{ listen 80; {server} }} }}")).text;
+            assert!(!text.contains("block_of_server"), "{text}");
+            let is_refused = text.contains("respond 403") || text.contains("respond 501");
+            assert!(is_refused, "{text}");
+        }
+        let server = format!("set $x 1; set $block 0; {refuses}");
+        let text = imported(&format!("http {{ {table} server {{ listen 80; {server} }} }}")).text;
+        assert!(text.contains("block_of_server"), "{text}");
     }
 }

@@ -241,6 +241,10 @@ impl<'d> Import<'d> {
         if is_upstream && names.is_empty() {
             return Err("a variable in it can only be the name of an upstream".to_owned());
         }
+        // Without names, it could be any upstream.
+        if is_upstream && among.is_empty() {
+            return Err("none of the upstreams that a variable in it may name has a server".to_owned());
+        }
         let among = option("among", &among.join(" "));
         let others = match is_upstream {
             true => String::new(),

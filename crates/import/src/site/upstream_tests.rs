@@ -209,3 +209,11 @@ fn an_upstream_gets_the_parts_of_a_request_that_nginx_sends() {
         assert_eq!(has("proxy-body"), expected.starts_with("proxy-body"), "{given}: {site}");
     }
 }
+
+#[test]
+fn a_variable_names_no_upstream_if_all_are_down() {
+    let text = "http { map $host $u { default a; } upstream a { server a:1 down; } \
+                server { listen 80; location / { proxy_pass http://$u; } } }";
+    let text = imported(text).text;
+    assert!(!text.contains("proxy \"http://$u\"") && text.contains("respond 501"), "{text}");
+}
