@@ -187,10 +187,16 @@ pub(crate) struct LiveService {
 impl LiveService {
     #[inline]
     fn service(&self) -> Rc<dyn Service> {
+        self.follow();
+        self.service.borrow().clone()
+    }
+
+    /// Takes the present sites, if others were served before.
+    #[inline]
+    fn follow(&self) {
         if self.shared.count.load(Ordering::Acquire) != self.count.get() {
             self.renew();
         }
-        self.service.borrow().clone()
     }
 
     #[cold]
@@ -216,19 +222,15 @@ impl LiveService {
         listener: u16,
     ) -> (TlsDecision, Rc<ProxyWorker>) {
         // A connection may arrive before the first request after a reload.
-        drop(self.service());
+        self.follow();
         let [random, _] = request_random(0);
         (self.sites.borrow().0.route_tls(listener, name, peer, random), self.proxy_worker.borrow().clone())
     }
-}
 
-impl LiveService {
     /// See [`Sites::named_client`].
     #[inline]
     pub(crate) fn named_client(&self, begun: &Begun<'_>) -> Option<SocketAddr> {
-        if self.shared.count.load(Ordering::Acquire) != self.count.get() {
-            self.renew();
-        }
+        self.follow();
         self.sites.borrow().0.named_client(begun)
     }
 }

@@ -111,7 +111,7 @@ pub(crate) fn restore(proxy: &Proxy) -> Result<(), String> {
         let shown = file.display();
         let saved: SavedUpstream =
             serde_json::from_str(&text).map_err(|error| format!("{shown}: not a state file: {error}"))?;
-        apply(proxy, plan, &saved).map_err(|why| format!("{shown}: {why}"))?;
+        apply(proxy, plan, &saved, false).map_err(|why| format!("{shown}: {why}"))?;
     }
     Ok(())
 }
@@ -134,11 +134,7 @@ pub(crate) fn take_over(proxy: &Proxy, changed: &[String], owns_servers: bool) {
         let Ok(saved) = serde_json::from_str::<SavedUpstream>(text) else { continue };
         let Some(plan) = proxy.plan(&saved.upstream) else { continue };
         keep_service(proxy, plan, &saved);
-        let saved = match owns_servers {
-            true => SavedUpstream { planned: SavedServer::planned(plan), ..saved },
-            false => saved,
-        };
-        if let Err(why) = apply(proxy, plan, &saved) {
+        if let Err(why) = apply(proxy, plan, &saved, owns_servers) {
             let name = &saved.upstream;
             report(Severity::Error, format_args!("upstream {name}: changes of its servers were lost: {why}"));
         }
@@ -187,10 +183,10 @@ pub(crate) fn say_replaced(upstream: &str) {
     ));
 }
 
-/// Applies what was saved of an upstream, unless its plan has other servers than then.
-fn apply(proxy: &Proxy, plan: &Upstream, saved: &SavedUpstream) -> Result<(), String> {
-    let is_same_plan = !plan.sources.is_empty() || saved.planned == SavedServer::planned(plan);
-    if saved.upstream != plan.name || !is_same_plan {
+/// Applies what was saved of an upstream. If its plan has other servers than then, these replace it, unless what was saved `is_newer`.
+fn apply(proxy: &Proxy, plan: &Upstream, saved: &SavedUpstream, is_newer: bool) -> Result<(), String> {
+    let is_same_plan = || !plan.sources.is_empty() || saved.planned == SavedServer::planned(plan);
+    if saved.upstream != plan.name || !(is_newer || is_same_plan()) {
         say_replaced(&plan.name);
         return Ok(());
     }

@@ -2,12 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use flatout_engine::{Begun, Request};
+use flatout_engine::Request;
 use flatout_wire::Head;
 
-use super::Sites;
 use super::access::AccessList;
-use super::compiled::Compiled;
 use super::plan::{AddressFrom, Trust};
 use flatout_gateway::Client;
 
@@ -106,28 +104,6 @@ impl Clients {
             }
         }
         found
-    }
-}
-
-impl Sites {
-    /// The client that the logs show of a request, if it may be another one than the peer of its connection: that of its site. A route
-    /// that does not know its clients as its site does is not known yet.
-    #[inline]
-    pub fn named_client(&self, begun: &Begun<'_>) -> Option<SocketAddr> {
-        match begun.head {
-            Some(head) if self.compiled.names_clients => self.compiled.named_client(head, begun),
-            _ => None,
-        }
-    }
-}
-
-impl Compiled {
-    fn named_client(&self, head: &Head<'_>, begun: &Begun<'_>) -> Option<SocketAddr> {
-        let site = self.hosts.find(begun.listener, head.authority()).and_then(|at| self.site(at));
-        let clients = site.map_or(&self.clients, |site| &site.clients);
-        let client = clients.client(head, begun.peer, begun.tls.is_some());
-        let port = begun.peer.map_or(0, |peer| peer.port());
-        client.address.filter(|_| client.is_from_proxy).map(|address| SocketAddr::new(address, port))
     }
 }
 

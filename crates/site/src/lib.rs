@@ -52,14 +52,16 @@ mod values;
 mod worker;
 
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::{Lane, Service};
+use flatout_engine::{Begun, Lane, Service};
 
 use flatout_files as files;
 use flatout_observe::observed::Notes;
 use flatout_push::{History, WorkerChannels};
+use resolve::Arrival;
 
 pub use crawlers::verified_crawlers;
 pub use fault::{Fault, Place};
@@ -178,6 +180,18 @@ impl Sites {
     /// Whether there is a site for this authority at the listener.
     pub fn has_host(&self, listener: u16, authority: &[u8]) -> bool {
         self.compiled.hosts.find(listener, authority).is_some()
+    }
+
+    /// The client that logs show of a request, if it is not the peer of its connection.
+    #[inline]
+    pub fn named_client(&self, begun: &Begun<'_>) -> Option<SocketAddr> {
+        match begun.head {
+            Some(head) if self.compiled.names_clients => {
+                let &Begun { listener, peer, tls, .. } = begun;
+                self.compiled.named_client(head, Arrival { listener, peer, is_tls: tls.is_some() })
+            }
+            _ => None,
+        }
     }
 
     /// Whether a listener is for the requests of a renderer.

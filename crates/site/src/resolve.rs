@@ -146,12 +146,10 @@ impl Compiled {
         site: Option<usize>,
         head: &Head<'a>,
         path: &'a [u8],
-        Arrival { listener, peer, is_tls }: Arrival,
+        arrival: Arrival,
     ) -> Resolution<'a> {
-        let found = site.and_then(|at| self.site(at));
-        let clients = found.map_or(&self.clients, |site| &site.clients);
-        // The renderer's socket is a Unix socket.
-        let is_for_render = peer.is_none() && found.is_some_and(|site| site.renderer == Some(listener));
+        let (client, is_for_render) = self.client(site, head, arrival);
+        let Arrival { listener, peer, .. } = arrival;
         Resolution {
             site,
             route: Err(NoRoute::NoSite),
@@ -160,16 +158,35 @@ impl Compiled {
                 query: head.query().map(Cow::Borrowed),
                 is_rewritten: false,
             },
-            client: match is_for_render {
-                false => clients.client(head, peer, is_tls),
-                true => of_renderer(head),
-            },
+            client,
             peer: peer.map(|peer| peer.ip().to_canonical()),
             listener,
             captured: Captures::default(),
             sends_goal: true,
             is_for_render,
         }
+    }
+
+    /// The client of a request that has come to a site, and whether it is a renderer.
+    fn client(&self, site: Option<usize>, head: &Head<'_>, arrival: Arrival) -> (Client, bool) {
+        let Arrival { listener, peer, is_tls } = arrival;
+        let found = site.and_then(|at| self.site(at));
+        // The renderer's socket is a Unix socket.
+        if peer.is_none() && found.is_some_and(|site| site.renderer == Some(listener)) {
+            return (of_renderer(head), true);
+        }
+        let clients = found.map_or(&self.clients, |site| &site.clients);
+        (clients.client(head, peer, is_tls), false)
+    }
+
+    /// The client of a request that a proxy names; `None` without one. It is that of the site: a route may know its clients in another
+    /// way, but is not known yet.
+    pub(crate) fn named_client(&self, head: &Head<'_>, arrival: Arrival) -> Option<SocketAddr> {
+        let site = self.hosts.find(arrival.listener, head.authority());
+        let (client, is_for_render) = self.client(site, head, arrival);
+        let port = arrival.peer.map_or(0, |peer| peer.port());
+        let is_named = client.is_from_proxy && !is_for_render;
+        client.address.filter(|_| is_named).map(|address| SocketAddr::new(address, port))
     }
 
     fn route<'a>(

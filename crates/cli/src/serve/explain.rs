@@ -368,7 +368,12 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
                 let others =
                     others.map(|others| format!("; otherwise a server of this name, by {}", others.name));
                 let name = format::template(plan, name);
-                lines.line("upstream", format!("the one with the name {name}{}", others.unwrap_or_default()));
+                let among = route.named_upstreams.as_ref().filter(|among| !among.is_empty());
+                let among = among.map(|among| format!(" among {}", among.join(", "))).unwrap_or_default();
+                lines.line(
+                    "upstream",
+                    format!("the one with the name {name}{among}{}", others.unwrap_or_default()),
+                );
             }
             lines.line("target", &explained.target);
             lines.line("buffering", of_buffering(plan, forward));

@@ -29,8 +29,8 @@ impl Listeners {
         let began = Instant::now();
         if own.any(|entry| overlaps(&entry.address, asked)) {
             options.share_port = true;
-            // Sockets that are being closed would still get connections.
-            while self.was_released(asked) {
+            // Sockets of this address that are being closed would still get connections.
+            while self.was_released(|released| released == asked) {
                 sleep(RELEASED_RETRY_TIME);
             }
         }
@@ -39,7 +39,7 @@ impl Listeners {
             match self.bind_now(asked, plan, &options) {
                 Err(error)
                     if error.kind() == ErrorKind::AddrInUse
-                        && self.was_released(asked)
+                        && self.was_released(|released| released == asked || overlaps(released, asked))
                         && began.elapsed() < RELEASED_TIME_MAX =>
                 {
                     sleep(RELEASED_RETRY_TIME);
@@ -81,12 +81,9 @@ impl Listeners {
         }
     }
 
-    /// Whether this server listened there a moment ago, perhaps for all addresses.
-    fn was_released(&self, address: &Address) -> bool {
-        self.released
-            .iter()
-            .filter(|(_, since)| since.elapsed() < RELEASED_TIME_MAX)
-            .any(|(released, _)| released == address || overlaps(released, address))
+    /// Whether this server listened a moment ago at an address that is such a one.
+    fn was_released(&self, is_such: impl Fn(&Address) -> bool) -> bool {
+        self.released.iter().any(|(released, since)| since.elapsed() < RELEASED_TIME_MAX && is_such(released))
     }
 
     /// A descriptor of one socket for every worker; the kernel wakes one of them for each connection.
