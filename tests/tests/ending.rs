@@ -1,13 +1,14 @@
 //! Start and end: drain, signals, all kinds of sockets, exit status.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use flatout_tests::{Folder, Server, Signal, answers, program, read_to_close, until};
+use flatout_tests::{Folder, Server, Signal, answers, metric, program, read_to_close, until};
 
 const LAST: &str = "GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 
@@ -110,6 +111,80 @@ fn a_drain_has_a_deadline() {
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
     assert!((400..15_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+}
+
+/// An origin that responds when it is let, and counts its requests.
+fn held_origin() -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (count, is_let) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (counted, lets) = (count.clone(), is_let.clone());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (counted, lets) = (counted.clone(), lets.clone());
+            std::thread::spawn(move || {
+                read_head(&mut stream);
+                counted.fetch_add(1, Ordering::SeqCst);
+                until("the origin may respond", || lets.load(Ordering::SeqCst));
+                let response = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 2\r\n\r\nok";
+                let _ = stream.write_all(response.as_bytes());
+                let _ = stream.read(&mut [0]);
+            });
+        }
+    });
+    (address, count, is_let)
+}
+
+fn read_head(stream: &mut TcpStream) {
+    let (mut bytes, mut byte) = (Vec::new(), [0]);
+    while !bytes.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read == 1) {
+        bytes.push(byte[0]);
+    }
+}
+
+/// The requests of one worker's clients are collapsed into those of clients of both workers, which leave: the worker without a connection
+/// still has to receive what the other's clients wait for.
+#[test]
+fn a_drain_waits_for_responses_that_other_workers_want() {
+    const REQUESTS: usize = 8;
+    let (origin, asked, is_let) = held_origin();
+    let folder = Folder::new();
+    let admin = folder.0.join("admin");
+    let mut command = Command::new(program("flatout"));
+    command.args(["serve", "--to", &format!("http://{origin}"), "--cache", "0s", "--listen", "127.0.0.1:0"]);
+    command.args(["--workers", "2", "--admin", &format!("unix:{}", admin.display())]);
+    let mut server = Server::start(command);
+    let leaders: Vec<TcpStream> = (1..=REQUESTS)
+        .map(|at| {
+            let mut stream = server.connect();
+            stream.write_all(format!("GET /{at} HTTP/1.1\r\nHost: {}\r\n\r\n", server.address).as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    until("the origin is asked", || asked.load(Ordering::SeqCst) == REQUESTS);
+    let followers = Command::new("curl")
+        .args(["--silent", "--http2-prior-knowledge", "--parallel", "--max-time", "40", "-w", "[%{http_code}]"])
+        .arg(format!("http://{}/[1-{REQUESTS}]", server.address))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let collapsed = || metric(&admin, "flatout_cache_collapsed_total") == Some(REQUESTS as u64);
+    until("the others wait for it", collapsed);
+    for leader in leaders {
+        // With a reset: after its FIN a client may still read.
+        rustix::net::sockopt::set_socket_linger(&leader, Some(Duration::ZERO)).unwrap();
+    }
+    let began = Instant::now();
+    server.signal(Signal::TERM);
+    until("it drains", || TcpStream::connect(server.address).is_err());
+    // A worker that is not needed ends within an eighth of a second.
+    std::thread::sleep(Duration::from_millis(300));
+    is_let.store(true, Ordering::SeqCst);
+    let output = followers.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.matches("ok[200]").count(), REQUESTS, "{text}");
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(15), "a drain has 30 seconds: {:?}", began.elapsed());
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub use error::Error;
 pub use error_page::{adapt_error_page, write_error, write_error_page, write_error_page_of};
 pub use exchange::{
     BodyMemory, GuestEvent, GuestKey, Guests, Lane, Mailbox, MailboxFull, PIPE_BYTES, PooledPipe, Pull, Push,
-    Tunnel, TunnelEnd, TunnelProgress, Worker,
+    Tunnel, TunnelEnd, TunnelProgress, Worker, WorkerHold,
 };
 pub use flatout_lane::poll::Ready;
 pub use flatout_lane::process::user_ids;

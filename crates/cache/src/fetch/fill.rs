@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use flatout_engine::{Body, GuestKey, Lane, Response, bug};
+use flatout_engine::{Body, GuestKey, Lane, Response, WorkerHold, bug};
 use flatout_lane::clock;
 use flatout_wire::Status;
 use flatout_wire::cache::{RequestDirectives, StorageDecision};
@@ -55,6 +55,8 @@ pub(crate) struct Fill {
     /// How long the upstream lets this cache use its response (`X-Accel-Expires`).
     pub(super) lifetime: Cell<Option<PrivateLifetime>>,
     stream: RefCell<Option<Stream>>,
+    /// Clients of other workers may wait for it.
+    _hold: WorkerHold,
 }
 
 /// A body that is being received.
@@ -76,7 +78,8 @@ impl Fill {
     ) -> Fill {
         let (guest, stream) = (Cell::new(None), RefCell::new(None));
         let (client, note) = (RefCell::new(client), Cell::default());
-        Fill { worker, flight, stale, client, order, guest, note, lifetime: Cell::default(), stream }
+        let (lifetime, hold) = (Cell::default(), worker.lane.hold_worker());
+        Fill { worker, flight, stale, client, order, guest, note, lifetime, stream, _hold: hold }
     }
 
     pub(super) fn key(&self) -> Key<'_> {

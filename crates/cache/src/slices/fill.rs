@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use flatout_engine::{Body, GuestKey, Lane, Response, bug};
+use flatout_engine::{Body, GuestKey, Lane, Response, WorkerHold, bug};
 use flatout_lane::clock;
 use flatout_wire::Status;
 use flatout_wire::cache::{Exchange, Policy, store};
@@ -101,6 +101,7 @@ impl SliceSource {
             asked_ms: clock::unix_milliseconds(),
             partial: RefCell::new(None),
             held: Cell::new(None),
+            _hold: self.worker.lane.hold_worker(),
         };
         self.worker.proxy_worker.fetch(request, Rc::new(fill));
     }
@@ -120,6 +121,8 @@ struct SliceFill {
     partial: RefCell<Option<PartialSlice>>,
     /// Bytes of the body that count towards the limit for all fills.
     held: Cell<Option<BodyReservation>>,
+    /// Clients of other workers may wait for it.
+    _hold: WorkerHold,
 }
 
 /// A slice that is being received.

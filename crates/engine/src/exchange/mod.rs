@@ -26,7 +26,7 @@ mod tunnel;
 pub(crate) use entry::{Exchange, Outgoing};
 pub use guest::{GuestEvent, GuestKey, Guests};
 pub(crate) use intake::{Acceptance, CollectedRequest, Intake, Memory};
-pub use lane::{BodyMemory, Lane, Pull, Push};
+pub use lane::{BodyMemory, Lane, Pull, Push, WorkerHold};
 pub(crate) use mailbox::{DrainTime, Mail, WorkerSockets};
 pub use mailbox::{Mailbox, MailboxFull};
 pub use pipes::{PIPE_BYTES, PooledPipe};

@@ -231,8 +231,11 @@ impl WorkerLoop {
         self.note_stats();
     }
 
+    /// Ends the worker if nothing is left that it drains for. A hold does not keep it beyond the time for requests: nobody waits any more.
     fn end_if_drained(&mut self) {
-        self.ended |= self.connections.is_empty() && self.serving.lane.permits().count() == 0;
+        let is_held = self.serving.lane.is_held()
+            && self.drain_deadline.is_some_and(|deadline| deadline > self.serving.now.ticks);
+        self.ended |= self.connections.is_empty() && self.serving.lane.permits().count() == 0 && !is_held;
     }
 }
 

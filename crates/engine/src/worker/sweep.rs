@@ -48,8 +48,11 @@ impl WorkerLoop {
         for guest in overdue {
             self.call_guest(GuestKey(guest), GuestEvent::Deadline);
         }
-        if self.drain_deadline.is_some_and(|deadline| deadline <= now) {
-            self.end_drain(now);
+        match self.drain_deadline {
+            Some(deadline) if deadline <= now => self.end_drain(now),
+            // What held it may be over.
+            Some(_) => self.end_if_drained(),
+            None => {}
         }
         self.resume_accepting();
         self.close_listeners();

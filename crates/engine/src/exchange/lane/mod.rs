@@ -53,6 +53,8 @@ pub(super) struct Inner {
     /// Guests to call in the next turn, and with what.
     again: RefCell<Vec<(Key, GuestEvent)>>,
     permits: Rc<Permits>,
+    /// Each further reference is a [`WorkerHold`].
+    holds: Rc<()>,
     /// Memory of all collected request bodies of the server, and its limit.
     bodies: RefCell<(Arc<AtomicU64>, u64)>,
     /// The server's limit for one request body.
@@ -73,6 +75,10 @@ impl BodyMemory {
         self.0.grow(bytes)
     }
 }
+
+/// Keeps a draining worker until this is dropped or the time of the drain is over: requests of other workers wait for something that
+/// this one does.
+pub struct WorkerHold(#[expect(dead_code, reason = "it is counted")] Rc<()>);
 
 /// The result of pushing a piece of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,6 +120,7 @@ impl Lane {
             now: Cell::new(clock::now().ticks),
             again: RefCell::default(),
             permits: Rc::default(),
+            holds: Rc::default(),
             bodies: RefCell::new((Arc::default(), u64::MAX)),
             body_bytes_max: Cell::new(u64::MAX),
             announced: RefCell::default(),
@@ -187,6 +194,16 @@ impl Lane {
             return None;
         }
         announced.remove(&connection)
+    }
+
+    /// Keeps this worker while it drains, although it may have no connection.
+    pub fn hold_worker(&self) -> WorkerHold {
+        WorkerHold(self.0.holds.clone())
+    }
+
+    /// Whether something keeps this worker while it drains.
+    pub(crate) fn is_held(&self) -> bool {
+        Rc::strong_count(&self.0.holds) > 1
     }
 
     /// The permits of this worker.
