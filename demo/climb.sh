@@ -3,6 +3,9 @@
 # burdens: a firewall with a rule for each blocked address, a packet tap, receive offload switched off, and all packets
 # steered to one CPU. The climb gets no hint of them. The networks vanish with this script, and the host is unchanged.
 # Needs root, nftables, iproute2, ethtool and python3, and less than five minutes.
+#
+# Two climbs: with requests of one packet, and then, for receive offload, with large ones, whose packets it handles together.
+# With flags, one climb with these flags.
 set -eu
 FLATOUT=$1
 shift
@@ -62,23 +65,25 @@ RULES
     for queue in /sys/class/net/burdened/queues/rx-*; do echo 1 >"$queue/rps_cpus"; done
 }
 
-# One worker and one client, each on its own CPU. REQUEST_BYTES=7000 makes requests of several packets, which receive
-# offload is meant for; without it a request is one packet. REQUEST_RATE=20000 sends so many requests a second at random times,
-# as many clients do; without it each connection sends as soon as it has a response, and the kernel handles packets in groups.
+# climb RESULT BYTES BUDGET [FLAG …]: with requests of this size. One worker and one client, each on its own CPU.
+# REQUEST_RATE=20000 sends so many requests a second at random times, as many clients do; without it each connection sends
+# as soon as it has a response, and the kernel handles packets in groups.
 climb() {
+    result=$FLATOUT_DEMO_RESULTS/$1 bytes=$2 budget=$3
+    shift 3
     printf '#!/bin/sh\nexec "%s" json-api --listen 198.18.0.1:8080 --workers 1\n' "$FLATOUT" >"$work/server"
     chmod +x "$work/server"
-    fill=$(printf "%0${REQUEST_BYTES:-1}d" 0)
+    fill=$(printf "%0${bytes}d" 0)
     pace=${REQUEST_RATE:+"--rate $REQUEST_RATE --arrival poisson"}
     pace=${pace:-"--warmup 50ms"}
     load="nsenter -t $client -n '$FLATOUT' bench \$FLATOUT_URL -H 'X-Fill: $fill' --pin $((cpus - 1)) -c 64 -d 200ms $pace --json"
     "$FLATOUT" climb --server-cmd "exec '$work/server'" --url http://198.18.0.1:8080/json --bench "$load" \
-        --interface burdened --accept-risk --budget 4m --state "$work/journal" \
-        --json "$FLATOUT_DEMO_RESULTS/climb.json" --report "$FLATOUT_DEMO_RESULTS/climb.html" "$@" &
+        --interface burdened --accept-risk --budget "$budget" --state "$work/journal" \
+        --json "$result.json" --report "$result.html" "$@" &
     climb=$!
     # The first `wait` ends with a signal, the second with the climb, which undoes its changes first.
     wait "$climb" || wait "$climb"
-    echo "report: $FLATOUT_DEMO_RESULTS/climb.html"
+    echo "report: $result.html"
 }
 
 work=$(mktemp -d)
@@ -88,4 +93,9 @@ trap 'kill $client $tap 2>/dev/null; rm -rf "$work"' EXIT
 trap 'if [ -n "$climb" ]; then kill -TERM "$climb" 2>/dev/null || true; else exit 130; fi' HUP INT TERM
 join
 burden
-climb "$@"
+if [ $# -gt 0 ]; then
+    climb climb "${REQUEST_BYTES:-1}" 4m "$@"
+else
+    climb climb 1 3m
+    climb climb-large-requests 7000 1m gro
+fi

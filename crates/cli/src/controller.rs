@@ -163,15 +163,16 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let path = |name: &str| PathBuf::from(text(name).unwrap_or_default());
     let started = match matches.get_one::<SocketAddr>("plans") {
-        None => serve(store, settings, base, write, leader.clone(), VERSION)?,
+        None => serve(store, settings, base, write, leader.clone(), VERSION),
         Some(address) => {
             let identity = Identity::new(path("plans-certificate"), path("plans-key"));
             let credentials = ControllerCredentials { identity, token: path("token-file") };
             let listener = PlanListener { address: *address, credentials, leader: leader.clone() };
-            publish(store, settings, base, write, VERSION, listener)?
+            publish(store, settings, base, write, VERSION, listener)
         }
     };
-    let result = started.run(Some(&welcome::welcome));
+    let result = started.and_then(|started| started.run(Some(&welcome::welcome)));
+    // However it ends, another process can lead at once.
     leader.retire();
     Ok(result?)
 }

@@ -34,14 +34,14 @@ pub struct Leader {
 
 #[derive(Debug, Default)]
 enum Lead {
-    /// Another process leads, or none.
+    /// It does not hold the Lease, and asks for it again and again.
     #[default]
     No,
     /// There is no other one.
     Always,
     /// It holds the Lease, and has renewed it then.
     For(LeaderTerm, Instant),
-    /// It no longer leads, but still holds the Lease.
+    /// It no longer leads, but may still hold the Lease.
     Retiring,
     /// It no longer leads, and does not hold the Lease.
     Retired,
@@ -67,9 +67,12 @@ impl Leader {
     /// is given back, so that another process can lead at once.
     pub fn retire(&self) {
         let mut lead = self.lock();
-        // A process that was replaced calls this again when it ends.
-        let may_hold = matches!(*lead, Lead::For(..) | Lead::Retiring);
-        *lead = if may_hold { Lead::Retiring } else { Lead::Retired };
+        *lead = match *lead {
+            // A process that was replaced calls this again when it ends.
+            Lead::Always | Lead::Retired => Lead::Retired,
+            // One that does not lead may be about to: its request for the Lease is on its way.
+            Lead::No | Lead::For(..) | Lead::Retiring => Lead::Retiring,
+        };
         let is_held = |lead: &mut Lead| matches!(lead, Lead::Retiring);
         drop(self.has_changed.wait_timeout_while(lead, RELEASE_TIME_MAX, is_held));
     }
@@ -168,6 +171,22 @@ mod tests {
         });
         leader.renewed(term("a", 3), Instant::now());
         assert!(leader.is_retired() && !leader.leads());
+    }
+
+    #[test]
+    fn a_process_that_may_be_about_to_hold_the_lease_gives_it_back_before_it_ends() {
+        let leader = Leader::default();
+        std::thread::scope(|scope| {
+            let ending = scope.spawn(|| leader.retire());
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!ending.is_finished(), "its request for the Lease may be on its way");
+            leader.released();
+            ending.join().unwrap();
+        });
+        let began = Instant::now();
+        Leader::always().retire();
+        leader.retire();
+        assert!(began.elapsed() < RELEASE_TIME_MAX, "there is nothing to give back");
     }
 
     #[test]

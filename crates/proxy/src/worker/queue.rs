@@ -14,6 +14,9 @@ use crate::worker::state::State;
 /// How often a queue is checked for requests that have waited too long.
 const QUEUE_LOOK: Duration = Duration::from_millis(100);
 
+/// How many queued requests are tried when a connection becomes free.
+const DEQUEUE_TRIES_MAX: usize = 16;
+
 impl ProxyWorker {
     /// Queues a request until a connection is free.
     pub(crate) fn enqueue(&self, state: &mut State, mut job: Box<Job>) {
@@ -98,16 +101,25 @@ impl ProxyWorker {
         }
     }
 
-    /// Dispatches the next queued request, if a server that it may use has room.
+    /// Dispatches the next queued request, if a server that it may use has room. Some may use only servers that have none, as those for a
+    /// named server: they wait again, and others are tried.
     pub(crate) fn dequeue(&self, state: &mut State, upstream: UpstreamId) {
-        loop {
+        let mut tries = DEQUEUE_TRIES_MAX.min(state.groups.at(upstream).queue.len());
+        while tries > 0 {
             let group = state.groups.at_mut(upstream);
             let Some(job) = group.queue.pop_front() else { return };
             group.counts.down(|counts| &counts.queued);
             // Its client may have disconnected meanwhile.
-            if job.receiver.is_open(&self.lane) {
-                return self.dispatch(state, job);
+            if !job.receiver.is_open(&self.lane) {
+                continue;
             }
+            let others = group.queue.len();
+            self.dispatch(state, job);
+            let waits_again = state.groups.at(upstream).queue.len() > others;
+            if !waits_again {
+                return;
+            }
+            tries -= 1;
         }
     }
 }
