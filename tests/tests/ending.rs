@@ -157,7 +157,9 @@ fn a_drain_waits_for_responses_that_other_workers_want() {
     let leaders: Vec<TcpStream> = (1..=REQUESTS)
         .map(|at| {
             let mut stream = server.connect();
-            stream.write_all(format!("GET /{at} HTTP/1.1\r\nHost: {}\r\n\r\n", server.address).as_bytes()).unwrap();
+            stream
+                .write_all(format!("GET /{at} HTTP/1.1\r\nHost: {}\r\n\r\n", server.address).as_bytes())
+                .unwrap();
             stream
         })
         .collect();

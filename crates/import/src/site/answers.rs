@@ -426,7 +426,11 @@ fn front_controller(rewrite: &Directive) -> Option<String> {
 }
 
 /// The files that `try_files` tries besides the path itself, each with a condition: it exists, and no earlier candidate does.
-fn other_files(tried: &[&str], root: &str, maps: &[String]) -> Result<Vec<(String, String)>, String> {
+pub(super) fn other_files(
+    tried: &[&str],
+    root: &str,
+    maps: &[String],
+) -> Result<Vec<(String, String)>, String> {
     let is_usual = |text: &str| ["$uri", "$uri/", "$uri/index.html"].contains(&text);
     let mut found = Vec::new();
     let mut before: Vec<String> = Vec::new();

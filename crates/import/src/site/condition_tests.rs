@@ -305,8 +305,9 @@ fn proxies_under_conditions_are_routes() {
     }
     assert!(first.contains("route \"/\" when=\"$to == 'http://api:2'\""), "{text}");
     // What else it does would be lost.
-    let text =
-        of_server("location / { if ($arg_a) { proxy_pass http://a; } set $x 1; proxy_pass http://b; }");
+    let text = of_server(
+        "location / { if ($arg_a) { proxy_pass http://a; } set $x 1; add_header X $x; proxy_pass http://b; }",
+    );
     assert!(text.contains("respond 501") && !text.contains("proxy \""), "{text}");
 }
 

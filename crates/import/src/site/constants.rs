@@ -3,7 +3,7 @@
 //! These are `$server_name`, `$server_port` and `$server_addr` of a server, `$document_root` of a block, in places where upstreams
 //! and folders are named what `set` gave to a variable, and fields of an auth service that `auth_request_set` gave to one.
 
-use crate::nginx::Directive;
+use crate::nginx::{Directive, Word};
 
 use super::values;
 
@@ -73,7 +73,7 @@ fn name_script_parts(block: &mut Vec<Directive>) {
 }
 
 /// Whether a directive, or one inside it, has this variable.
-fn is_used(directive: &Directive, name: &str) -> bool {
+pub(super) fn is_used(directive: &Directive, name: &str) -> bool {
     directive.texts().iter().any(|text| values::variables(text).contains(&name))
         || directive.inner().iter().any(|inner| is_used(inner, name))
 }
@@ -237,7 +237,7 @@ fn constants(block: &[Directive]) -> Known {
 }
 
 /// Replaces in a block: `fixed` everywhere, `outer` and the block's own constants in [`PLACES`].
-fn replace(block: &mut [Directive], fixed: &Known, outer: &Known) {
+fn replace(block: &mut Vec<Directive>, fixed: &Known, outer: &Known) {
     let mut fixed = fixed.clone();
     if block.iter().any(|directive| directive.name == "alias" || directive.name == "root") {
         fixed.retain(|(name, _)| name != "document_root");
@@ -248,20 +248,53 @@ fn replace(block: &mut [Directive], fixed: &Known, outer: &Known) {
     let mut here: Known =
         outer.iter().filter(|(name, _)| shadowed.iter().all(|(other, _)| other != name)).cloned().collect();
     here.extend(constants(block));
-    for directive in block {
+    let mut whole = None;
+    for (at, directive) in block.iter_mut().enumerate() {
         // An `if` needs a variable, and keys are the same for all servers.
         if directive.name != "if" && directive.name != "set" {
+            let had_variables = directive.word(0).contains('$');
+            let is_place = PLACES.contains(&directive.name.as_str()) || is_host(directive);
             for word in &mut directive.words {
                 word.text = substituted(&word.text, &fixed);
-                if PLACES.contains(&directive.name.as_str()) {
+                if is_place {
                     word.text = substituted(&word.text, &here);
                 }
             }
+            if had_variables && directive.name == "proxy_pass" && !directive.word(0).contains('$') {
+                whole = Some(at);
+            }
         }
         if let Some(inner) = &mut directive.block {
-            replace(inner, &fixed, outer);
+            // An `if` has what its location has set.
+            replace(inner, &fixed, if directive.name == "if" { &here } else { outer });
         }
     }
+    if let Some(at) = whole {
+        rewrite_whole(block, at);
+    }
+}
+
+/// The path of a `proxy_pass` with variables replaces the whole path and query, not only that of its location: it becomes a `rewrite`.
+fn rewrite_whole(block: &mut Vec<Directive>, at: usize) {
+    let has_rewrite = block.iter().any(|directive| directive.name == "rewrite");
+    let pass = &mut block[at];
+    let Some((scheme, rest)) = pass.word(0).split_once("://") else { return };
+    let Some((authority, path)) = rest.split_once('/').filter(|_| !rest.starts_with("unix:") && !has_rewrite)
+    else {
+        return;
+    };
+    let (url, path) = (format!("{scheme}://{authority}"), format!("/{path}?"));
+    let mut rewrite = pass.clone();
+    pass.words[0].text = url;
+    rewrite.name = "rewrite".to_owned();
+    rewrite.comments.clear();
+    rewrite.words = ["^", &path, "break"].map(|text| Word { text: text.to_owned(), is_quoted: false }).into();
+    block.insert(at, rewrite);
+}
+
+/// Whether it sets the Host of requests to an upstream.
+fn is_host(directive: &Directive) -> bool {
+    directive.name == "proxy_set_header" && directive.word(0).eq_ignore_ascii_case("host")
 }
 
 /// A text with the values of these variables.

@@ -7,7 +7,7 @@ use crate::nginx::Directive;
 use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, text, value};
-use super::{Import, values};
+use super::{Import, answers, values};
 
 /// A folder that does not exist: the application does not ask for a script.
 const NO_FOLDER: &str = "/nonexistent";
@@ -135,8 +135,31 @@ impl<'d> Import<'d> {
                 || is_script_test(directive)
         };
         chain.own().iter().filter(tries).for_each(|directive| self.carry(directive));
+        self.other_scripts(chain, lines);
         self.transfer(chain, "fastcgi", lines);
         Ok(())
+    }
+
+    /// Writes what runs in place of a script that is not there: `try_files $uri /index.php =404`.
+    fn other_scripts(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        let root = chain.word("root");
+        let Some(tried) = chain.own().iter().find(|it| it.name == "try_files" && it.words.len() > 2) else {
+            return;
+        };
+        let texts = tried.texts();
+        let Some((last, first)) = texts.split_last() else { return };
+        let is_usual = first.first().is_some_and(|first| ["$uri", "$fastcgi_script_name"].contains(first));
+        if !is_usual || *last != "=404" || !root.starts_with('/') || root.contains('$') {
+            return;
+        }
+        let first: Vec<&str> = std::iter::once("$uri").chain(first.iter().skip(1).copied()).collect();
+        let Ok(others) = answers::other_files(&first, root, &self.maps) else { return };
+        for (condition, to) in others {
+            let mut inner = Lines::default();
+            inner.setting(format!("rewrite \"^\" {} then=stop", text(&to)));
+            lines.block(&[], format!("when {}", text(&condition)), inner);
+        }
+        self.fates.carried(tried);
     }
 
     /// The `index` of a folder that is a script, with the names before it. `None` if all of them are files.

@@ -67,6 +67,23 @@ fn a_front_controller_stands_behind_the_files() {
 }
 
 #[test]
+fn another_script_runs_in_place_of_one_that_is_not_there() {
+    let text = |tried: &str| {
+        format!(
+            "root /srv; location ~ \\.php$ {{ try_files {tried}; {USUAL} fastcgi_pass unix:/run/fpm.sock; }}"
+        )
+    };
+    let site = of_server(&text("$uri /index.php =404"));
+    let expected = "when \"!('/srv' + $uri).isFile() && '/srv/index.php'.isFile()\" { | \
+                    rewrite \"^\" \"/index.php\" then=stop | } |";
+    assert!(site.contains(expected) && !site.contains("not converted"), "{site}");
+    // A place, or another status, is something else.
+    for tried in ["$uri /index.php =503", "$uri /index.php @app", "/index.php $uri =404"] {
+        assert!(!of_server(&text(tried)).contains("when "), "{tried}");
+    }
+}
+
+#[test]
 fn folders_lead_to_their_script() {
     let text = format!(
         "root /srv; index index.php; location / {{ }} location ~ \\.php$ {{ {USUAL} fastcgi_pass unix:/run/fpm.sock; }}"

@@ -3,6 +3,7 @@
 use crate::nginx::Directive;
 
 use super::chain::Chain;
+use super::constants::is_used;
 use super::named_groups::substituted;
 use super::out::{text, value};
 use super::pattern::{self, Pattern, with_only_group};
@@ -34,7 +35,10 @@ impl<'d> Import<'d> {
             || has_limits
             || self.tests_user(directive)
             || chain.is_server(0)
-            || chain.own().iter().any(|it| is_rule(it) && !passes(it) && !is_redirect(it))
+            || chain
+                .own()
+                .iter()
+                .any(|it| is_rule(it) && !passes(it) && !is_redirect(it) && !is_unused_text(it, chain))
         {
             return None;
         }
@@ -310,4 +314,14 @@ fn is_tried(directive: &Directive) -> bool {
 pub(super) fn has_group(text: &str) -> bool {
     let is_group = |name: &&str| name.len() == 1 && name.starts_with(|char: char| char.is_ascii_digit());
     values::variables(text).iter().any(is_group)
+}
+
+/// Whether it gives a variable a text, which stands in place of the variable wherever that was used.
+fn is_unused_text(directive: &Directive, chain: &Chain<'_>) -> bool {
+    let name = directive.word(0).trim_start_matches('$');
+    let is_elsewhere = |it: &Directive| ["http", "location", "server", "set"].contains(&it.name.as_str());
+    let uses = |it: &Directive| !is_elsewhere(it) && is_used(it, name);
+    directive.name == "set"
+        && !directive.word(1).contains('$')
+        && !chain.levels().iter().any(|level| level.iter().any(uses))
 }

@@ -283,6 +283,8 @@ impl<'d> Import<'d> {
                 "upgrade" if given == "$http_upgrade" => lines.setting("upgrade any".to_owned()),
                 // Connections to upstreams are kept by default, and upgrades become tunnels.
                 "connection" | "upgrade" | "te" | "keep-alive" => {}
+                // It is sent for requests in early data, and for no others.
+                "early-data" if given == "$ssl_early_data" => {}
                 // The server frames bodies itself.
                 "content-length" | "transfer-encoding" | "trailer" => {
                     if !given.is_empty() {

@@ -21,6 +21,37 @@ fn a_path_with_variables_replaces_the_whole_one() {
     }
 }
 
+/// The value of a variable is known, and its `proxy_pass` still replaces the whole path.
+#[test]
+fn a_path_behind_a_variable_replaces_the_whole_one() {
+    let vars = "set $app web; set $port 5800; set $proto http;";
+    for (location, path, expected) in [
+        ("~ (/app)?/ws", "/ws", "| rewrite \"^\" \"/ws?\" then=stop | proxy \"http://web:5800\""),
+        ("^~ /app/", "/", "| rewrite \"^\" \"/?\" then=stop | proxy \"http://web:5800\""),
+        (
+            "/app/",
+            "",
+            "{ | set app \"web\" | set port \"5800\" | set proto \"http\" | proxy \"http://web:5800\"",
+        ),
+    ] {
+        let pass = format!("proxy_pass $proto://$app:$port{path}; proxy_set_header Host $app:$port;");
+        let site = of_server(&format!("location {location} {{ {vars} {pass} }}"));
+        assert!(site.contains(expected) && !site.contains("not converted"), "{path}: {site}");
+        assert!(site.contains("proxy-host \"web:5800\""), "{site}");
+    }
+}
+
+#[test]
+fn requests_of_grpc_go_elsewhere() {
+    let site = of_server(
+        "location / { set $app web; if ($http_content_type = \"application/grpc\") { grpc_pass grpcs://$app:1; } \
+         proxy_set_header Early-Data $ssl_early_data; proxy_pass https://$app:2; }",
+    );
+    assert!(!site.contains("respond 501") && !site.contains("Early-Data"), "{site}");
+    assert!(site.contains("proxy web-1") && site.contains("proxy web-2"), "{site}");
+    assert!(site.contains("when=\"$http_content_type == 'application/grpc'\""), "{site}");
+}
+
 #[test]
 fn other_places_stay_closed() {
     for content in [
