@@ -75,6 +75,22 @@ impl Load<'_> {
         }
     }
 
+    /// How requests arrive, in words.
+    pub(crate) fn pattern(&self) -> String {
+        let Generator::Own(plan) = &self.generator else { return "by another load generator".to_owned() };
+        match plan.pacing {
+            Pacing::Open { per_s, arrival } => {
+                let times = match arrival {
+                    Arrival::Poisson => "random times",
+                    Arrival::Constant => "equal intervals",
+                };
+                format!("{per_s:.0} requests/s at {times}, over {} connections", plan.connections)
+            }
+            Pacing::Closed => format!("{} connections in a closed loop", plan.connections),
+            Pacing::Staged { .. } => format!("stages, over {} connections", plan.connections),
+        }
+    }
+
     /// The random seed of the next batch of blocks.
     pub(crate) fn seed_of_batch(&self, plan: &load::Plan) -> u64 {
         plan.seed.wrapping_add(self.runs_count.fetch_add(1, Ordering::Relaxed) << 16)

@@ -158,6 +158,11 @@ impl<'p, 'h> Machine<'p, 'h> {
         self.evidence.in_favour(&self.plan.rungs[rung].name)
     }
 
+    /// How requests arrive, in words.
+    pub(crate) fn load_pattern(&self) -> String {
+        self.load.pattern()
+    }
+
     /// Sets the rate of all further measurements, if the plan asks for one: a known rate, or a share of the highest
     /// that the unchanged server can serve. Returns the rate.
     pub(crate) fn settle_rate(&mut self, known_per_s: Option<f64>) -> Result<Option<f64>, Error> {

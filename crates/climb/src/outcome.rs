@@ -26,6 +26,8 @@ pub struct Outcome {
     pub after: Option<Figures>,
     /// The rate of all measurements, in requests per second; `None`: the highest possible.
     pub load_rate_per_s: Option<f64>,
+    /// How requests arrive, in words: `64 connections in a closed loop`.
+    pub load: Option<String>,
     /// Configuration edits that were kept, as a diff for `patch -p1 -d /`; empty if there were none, `None` if the
     /// server's configuration is not known.
     pub diff: Option<String>,

@@ -71,7 +71,8 @@ pub fn run(
     let mut machine = machine(plan, tunings, stop, watch)?;
     let load_rate_per_s = machine.settle_rate(None)?;
     let climbed = climb(&mut machine, &trial_plan(plan));
-    let mut outcome = Outcome { load_rate_per_s, ..outcome(&mut machine, climbed) };
+    let load = Some(machine.load_pattern());
+    let mut outcome = Outcome { load_rate_per_s, load, ..outcome(&mut machine, climbed) };
     outcome.profiles = profiles(&mut machine, &mut outcome);
     relieve(&mut machine, &mut outcome);
     Ok(outcome)
@@ -329,6 +330,7 @@ fn outcome(machine: &mut Machine<'_, '_>, climbed: trial::Climbed<Error>) -> Out
         before,
         after,
         load_rate_per_s: None,
+        load: None,
         diff: machine.plan.config.as_ref().map(|config| config.diff(&machine.edits(&kept))),
         apply,
         take_back,

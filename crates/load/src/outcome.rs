@@ -54,6 +54,8 @@ pub struct Outcome {
     pub unsent: u64,
     /// Of the counted requests, those with a response before the end of the planned time.
     pub answered_in_time: u64,
+    /// In the open loop: responses in the counted time to requests that were due in the warm-up.
+    pub carried: u64,
     /// CPU use of our threads.
     pub threads: Vec<ThreadUse>,
     /// CPU use of the server, if it could be read.

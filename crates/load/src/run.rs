@@ -115,16 +115,16 @@ fn watch_over(
 }
 
 /// The responses that count for the rate. A server that keeps up has served all requests; the few that were in service
-/// at the planned end belong to it. One that falls behind has served what came until then.
-fn rate_requests(plan: &Plan, tally: &Tally, answered: u64) -> u64 {
+/// at the planned end belong to it. One that falls behind has served what came until then, also to requests of the warm-up.
+fn rate_requests(plan: &Plan, tally: &Tally, answered: u64, carried: u64) -> u64 {
     let rate_per_s = match plan.pacing {
         Pacing::Closed => return tally.requests,
         Pacing::Open { per_s, .. } => per_s,
         Pacing::Staged { .. } => plan.stages.last().map_or(0.0, |stage| stage.to_per_s),
     };
     let service = Duration::from_nanos(tally.latency.histogram().min());
-    let load = OfferedLoad { offered: tally.requests, answered, rate_per_s, service };
-    if load.is_sustained() { tally.requests } else { answered }
+    let load = OfferedLoad { offered: tally.requests, answered, carried, rate_per_s, service };
+    if load.is_sustained() { tally.requests } else { load.served() }
 }
 
 fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
@@ -141,9 +141,10 @@ fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
         false => end_ns,
     };
     let answered_in_time = sum(all, |one| one.answered_in_time);
+    let carried = sum(all, |one| one.carried);
     Outcome {
         requests: tally.requests,
-        rate_requests: rate_requests(plan, &tally, answered_in_time),
+        rate_requests: rate_requests(plan, &tally, answered_in_time, carried),
         open_wait: Duration::from_nanos(tally.last_answer_ns.saturating_sub(counted_to_ns)),
         errors: tally.errors,
         statuses: tally.statuses,
@@ -162,6 +163,7 @@ fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
         unanswered: sum(all, |one| one.unanswered),
         unsent: sum(all, |one| one.unsent),
         answered_in_time,
+        carried,
         threads: all
             .iter()
             .map(|one| ThreadUse {

@@ -133,6 +133,7 @@ impl Slo {
         let load = OfferedLoad {
             offered: outcome.requests,
             answered: outcome.answered_in_time,
+            carried: outcome.carried,
             rate_per_s,
             service: Duration::from_nanos(outcome.latency.histogram().min()),
         };
@@ -146,7 +147,7 @@ impl Slo {
         } else if outcome.unsent > 0 {
             Some(Miss::Unsent { sent_per_s: per_s(outcome.requests + outcome.unanswered) })
         } else if !load.is_sustained() {
-            Some(Miss::Backlog { answered_per_s: per_s(outcome.answered_in_time) })
+            Some(Miss::Backlog { answered_per_s: per_s(load.served()) })
         } else {
             None
         };

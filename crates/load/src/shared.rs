@@ -70,6 +70,7 @@ pub(crate) struct ThreadResult {
     pub(crate) unanswered: u64,
     pub(crate) unsent: u64,
     pub(crate) answered_in_time: u64,
+    pub(crate) carried: u64,
     pub(crate) held: u64,
 }
 

@@ -68,6 +68,8 @@ pub(crate) struct Worker<'p> {
     freed: Vec<u32>,
     connecting_count: usize,
     in_flight_count: u64,
+    /// In the open loop: responses in the counted time to requests that were due in the warm-up.
+    carried: u64,
     pace: Pace,
     mix: Mix,
     /// Starts TLS on connections, if they are encrypted.
@@ -114,6 +116,7 @@ impl<'p> Worker<'p> {
             freed: Vec::with_capacity(STAGE_SOCKETS),
             connecting_count: 0,
             in_flight_count: 0,
+            carried: 0,
             pace: Pace::new(plan.pacing, &plan.stages, threads, (0, 0), 0, plan.seed),
             mix: Mix::new(&requests, plan.pipeline, plan.close, threads, plan.seed),
             connector: connector.transpose().map_err(io::Error::other)?,
@@ -282,6 +285,7 @@ impl<'p> Worker<'p> {
             unanswered: if self.shared.plan.subscribe.is_some() { 0 } else { self.in_flight_count },
             unsent,
             answered_in_time: 0,
+            carried: self.carried,
             held: held as u64,
         }
     }

@@ -75,7 +75,8 @@ fn result(steps: &[&RateStep], at: usize, objective: &Slo) -> String {
     let before = steps[..at].iter().filter(|other| other.rate_per_s == step.rate_per_s).count();
     match step.miss {
         None if before == 0 => "met".to_owned(),
-        None => format!("met, confirmation {} of {CONFIRMATIONS}", before + 1),
+        None if before < CONFIRMATIONS => format!("met, confirmation {} of {CONFIRMATIONS}", before + 1),
+        None => format!("met, run {}", before + 1),
         Some(miss) => format!("missed: {}", why(step, objective, miss)),
     }
 }

@@ -193,7 +193,7 @@ fn totals(out: &mut String, plan: &Plan, outcome: &Outcome) {
     };
     let read = bytes(outcome.bytes_read as f64);
     let meanwhile = match outcome.rate_requests < outcome.requests {
-        true => format!(", {} of them in the measured", count(outcome.rate_requests)),
+        true => format!(", {} responses in the measured", count(outcome.rate_requests)),
         false => " in".to_owned(),
     };
     let _ =

@@ -7,7 +7,10 @@ use flatout_tune::{About, Advice, Finding, Needs, Planned, Risk, Scope, Unknown}
 pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flags: &Flags) -> String {
     let mut advised: Vec<&Finding> = findings.iter().filter(|finding| finding.is_shown_to_cost()).collect();
     // Nobody begins with what opens the machine to attacks.
-    advised.sort_by_key(|finding| matches!(finding.about.risk, Risk::High | Risk::Grave));
+    let is_dangerous = |finding: &Finding| matches!(finding.about.risk, Risk::High | Risk::Grave);
+    advised.sort_by_key(|finding| is_dangerous(finding));
+    let others = advised.iter().filter(|finding| !is_dangerous(finding)).count();
+    let first = if advised.len() > FIRST { FIRST.min(others) } else { 0 };
     let possible: Vec<&Finding> = findings.iter().filter(|finding| finding.is_merely_possible()).collect();
     let fine: Vec<&Finding> = findings
         .iter()
@@ -18,8 +21,9 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
     let columns = Columns::new(findings, width);
     let mut text = match advised.is_empty() {
         true => "nothing to suggest here\n".to_owned(),
-        false if advised.len() > FIRST => format!(
-            "start with these {FIRST}\n{}",
+        false if first > 0 => format!(
+            "start with {}\n{}",
+            if first == 1 { "this one".to_owned() } else { format!("these {first}") },
             columns.line("setting", "risk", "scope", "current", "suggested")
         ),
         false => columns.line("setting", "risk", "scope", "current", "suggested"),
@@ -37,7 +41,7 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
         columns.line(about.name, risk, about.scope.name(), is_now, &help)
     };
     for (at, finding) in advised.iter().enumerate() {
-        if at == FIRST {
+        if at == first && first > 0 {
             text.push_str("\nthen\n");
         }
         text.push_str(&line(finding));

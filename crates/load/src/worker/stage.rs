@@ -269,6 +269,8 @@ impl Worker<'_> {
             if let Some(kind) = answered.error {
                 self.tally.fail(kind, 1, due_ns, self.times.begin_ns);
             }
+        } else {
+            self.note_carried();
         }
         match (answered.keep_alive, left) {
             (true, 0) if self.shared.plan.close => self.reconnect(at),
@@ -354,6 +356,14 @@ impl Worker<'_> {
             (false, None) => is_begun && is_within,
             (false, Some(_)) => due_ns >= self.times.begin_ns && is_within,
         }
+    }
+
+    /// Counts a response to a request that was due in the warm-up, if it came in the counted time: it is part of what the server has done
+    /// in that time.
+    #[inline]
+    pub(super) fn note_carried(&mut self) {
+        let is_within = self.now_ns >= self.times.begin_ns && self.now_ns < self.times.end_ns;
+        self.carried += u64::from(is_within && self.pace.is_open());
     }
 
     /// The same for a request without a response. One of a closed loop that fails after the end was sent before it,

@@ -178,6 +178,9 @@ impl Worker<'_> {
                 None => self.is_failure_counted(due_ns),
             };
             if !is_counted {
+                if status.is_some() {
+                    self.note_carried();
+                }
                 continue;
             }
             if let Some(status) = status {

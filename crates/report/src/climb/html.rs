@@ -26,8 +26,9 @@ fn made(climb: &Climb) -> String {
 pub fn html(climb: &Climb) -> String {
     let outcome = &climb.outcome;
     let machine = &climb.machine;
+    let load = outcome.load.as_ref().map_or(String::new(), |load| format!(", load: {load}"));
     let about = format!(
-        "optimized for {} on {}, {} CPUs, Linux {}",
+        "optimized for {}{load}, on {}, {} CPUs, Linux {}",
         name(climb.objective),
         machine.processor,
         machine.cpus,

@@ -32,6 +32,7 @@ pub fn json(climb: &Climb) -> String {
         "before": outcome.before.as_ref().map(|figures| side(climb, figures)),
         "after": outcome.after.as_ref().map(|figures| side(climb, figures)),
         "load_rate_per_s": outcome.load_rate_per_s,
+        "load": outcome.load,
         "diff": outcome.diff,
         "date": climb.date,
         "machine": {

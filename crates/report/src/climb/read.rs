@@ -44,6 +44,8 @@ struct ClimbFile {
     before: Option<Side>,
     after: Option<Side>,
     load_rate_per_s: Option<f64>,
+    #[serde(default)]
+    load: Option<String>,
     diff: Option<String>,
     machine: MachineEntry,
     url: String,
@@ -200,6 +202,7 @@ fn climb(file: ClimbFile) -> Result<Climb, String> {
         after: file.after.map(|entry| figures("after", entry)).transpose()?,
         diff: file.diff,
         load_rate_per_s: share("load_rate_per_s", file.load_rate_per_s)?,
+        load: file.load,
         apply: file.apply,
         take_back: file.take_back,
         profiles: profiles(file.profiles)?,

@@ -39,6 +39,9 @@ pub fn text(climb: &Climb) -> String {
         climb.url,
         climb.objective.name()
     );
+    if let Some(load) = &outcome.load {
+        let _ = writeln!(out, "  load: {load}");
+    }
     waterfall(&mut out, climb);
     sides(&mut out, climb);
     if let Ok(Profiles { before, after: Some(after) }) = &outcome.profiles

@@ -166,6 +166,9 @@ const BURDENS: &[Burden] = &[
     ("default-qdisc", ENA, &[], &[]),
     ("congestion", ENA, &[], &[]),
     ("tcp-mem", TWO_NODES, &[], &[("/proc/net/netstat", "TcpExt: TCPMemoryPressures\nTcpExt: 0\n")]),
+    // More than the memory of the machine, and less than anything could be served with.
+    ("tcp-mem", TWO_NODES, &[TOO_MUCH_TCP_MEM, NO_PRESSURE], &[("/proc/sys/net/ipv4/tcp_mem", "768000\t1024000\t1536000\n")]),
+    ("tcp-mem", TWO_NODES, &[("/proc/sys/net/ipv4/tcp_mem", "1\t2\t3\n"), NO_PRESSURE], &[]),
     ("descriptors", ENA, &[], &[]),
     ("governor", TWO_NODES, &[], &[]),
     ("c-states", TWO_NODES, &[], &[]),
@@ -184,7 +187,12 @@ const BURDENS: &[Burden] = &[
     ("cpu-quota", TWO_NODES, &[], &[]),
     ("cpu-quota", ENA, &[], &[]),
     ("somaxconn", ENA, &[("/proc/sys/net/core/somaxconn", "128\n")], &[]),
-    ("syn-backlog", ENA, &[("/proc/sys/net/ipv4/tcp_max_syn_backlog", "512\n")], &[]),
+    (
+        "syn-backlog",
+        ENA,
+        &[("/proc/sys/net/ipv4/tcp_max_syn_backlog", "512\n"), ("/proc/sys/net/ipv4/tcp_syncookies", "0\n")],
+        &[("/proc/sys/net/ipv4/tcp_syncookies", "1\n")],
+    ),
     ("synack-retries", ENA, &[("/proc/sys/net/ipv4/tcp_synack_retries", "5\n")], &[]),
     ("port-range", ENA, &[("/proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n")], &[]),
     ("tw-reuse", ENA, &[("/proc/sys/net/ipv4/tcp_tw_reuse", "2\n")], &[]),
@@ -359,6 +367,9 @@ const BURDENS: &[Burden] = &[
 const BURST: &str = "/sys/fs/cgroup/system.slice/nginx.service/cpu.max.burst";
 const DEFRAG: &str = "/sys/kernel/mm/transparent_hugepage/defrag";
 
+const NO_PRESSURE: (&str, &str) = ("/proc/net/netstat", "TcpExt: TCPMemoryPressures\nTcpExt: 0\n");
+const TOO_MUCH_TCP_MEM: (&str, &str) = ("/proc/sys/net/ipv4/tcp_mem", "786432\t1048576\t26777216\n");
+
 /// Tunings that lower a value on purpose.
 const LOWERING: &[&str] = &[
     "abort-on-overflow",
@@ -370,6 +381,8 @@ const LOWERING: &[&str] = &[
     "tw-reuse",
     "autocorking",
     "slow-start-after-idle",
+    // Only what is more than half of the memory.
+    "tcp-mem",
 ];
 
 fn machine(text: &str, planted: MachineEntries) -> Fake {

@@ -58,16 +58,17 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     Sysctl {
         about: About {
             name: "syn-backlog",
-            reason: "half-open connections wait instead of being answered with cookies",
-            detail: "SYN cookies lose TCP options. TCPReqQFullDoCookies counts how often they were needed.",
-            source: "Yang Jian 2008: 65536; tcp(7)",
+            reason: "half-open connections wait instead of being dropped",
+            detail: "The kernel reads it only while tcp_syncookies is 0. With cookies, as by default, the backlog of the \
+                     listening socket is the limit, and `somaxconn` is its limit.",
+            source: "Yang Jian 2008: 65536; tcp(7); tcp_conn_request in net/ipv4/tcp_input.c",
             gain_percent: 0.6,
             ..PER_NAMESPACE
         },
         proof: Proof::Counter,
-        key: "net.ipv4.tcp_max_syn_backlog",
+        key: SYN_BACKLOG,
         aim: Aim::AtLeast(65_536),
-        effect: |host| netstat(host, "TCPReqQFullDoCookies"),
+        effect: |host| netstat(host, "ListenDrops"),
     },
     Sysctl {
         about: About {
@@ -458,7 +459,7 @@ impl Tuning for Sysctl {
             *wanted_low =
                 taken_ports(host).range(*wanted_low..*low).next_back().map_or(*wanted_low, |taken| taken + 1);
         }
-        if wanted == now {
+        if wanted == now || self.key == SYN_BACKLOG && has_cookies(host) {
             return Ok(Advice::Fine);
         }
         if matches!(self.aim, Aim::Range(..)) && is_kubernetes_node(host) {
@@ -497,6 +498,13 @@ impl Sysctl {
         let numbers: Result<Vec<u64>, _> = text.split_whitespace().map(str::parse).collect();
         numbers.map_err(|_| Unknown(format!("{} holds `{text}`, which is not a number", self.key)))
     }
+}
+
+const SYN_BACKLOG: &str = "net.ipv4.tcp_max_syn_backlog";
+
+/// Whether the kernel sends SYN cookies when a backlog is full; it does by default.
+fn has_cookies(host: &Host) -> bool {
+    host.text("/proc/sys/net/ipv4/tcp_syncookies").is_ok_and(|text| text.trim() != "0")
 }
 
 /// Ports that are listened on or reserved.

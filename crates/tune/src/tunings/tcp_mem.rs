@@ -6,7 +6,7 @@ use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
 use crate::settings::Setting;
-use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// The memory of all TCP sockets.
 pub(super) struct TcpMem;
@@ -15,8 +15,9 @@ const ABOUT: About = About {
     name: "tcp-mem",
     reason: "when TCP runs short of memory, it shrinks the buffers of all connections, then drops packets",
     detail: "Three numbers of pages: below the first nothing is limited, above the second buffers shrink, above the \
-             third no memory is added. The kernel derives them from its memory at boot. Suggested only where the \
-             second was reached (TCPMemoryPressures), and up to a quarter of the memory.",
+             third no memory is added. The kernel derives them from its memory at boot. Suggested where the \
+             second was reached (TCPMemoryPressures), up to a quarter of the memory, and where the numbers are \
+             absurd: they do not ascend, or leave TCP more than half of the memory, or less than a 256th.",
     source: "tcp(7); ip-sysctl",
     scope: Scope::Host,
     risk: Risk::Medium,
@@ -41,18 +42,30 @@ impl Tuning for TcpMem {
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
         let now = pages(host)?;
-        if self.effect(host, served)?.value == 0 {
-            return Ok(Advice::Fine);
-        }
-        let memory = memory_pages(host)?;
-        // The kernel's own proportions.
-        let share = [memory / 8, memory / 16 * 3, memory / 4];
-        let wanted = [0, 1, 2].map(|at| now[at].max(share[at]));
+        let known = memory_pages(host);
+        let memory = known.as_ref().map_or(0, |pages| *pages);
+        let wanted = match absurd(now, memory) {
+            Some(_) => [memory / 64 * 3, memory / 16, memory / 32 * 3],
+            None if self.effect(host, served)?.value == 0 => return Ok(Advice::Fine),
+            // The kernel's own proportions.
+            None => {
+                let memory = known?;
+                let share = [memory / 8, memory / 16 * 3, memory / 4];
+                [0, 1, 2].map(|at| now[at].max(share[at]))
+            }
+        };
         if wanted == now {
             return Ok(Advice::Fine);
         }
         let text = wanted.map(|pages| pages.to_string()).join(" ");
-        Ok(Advice::change(format!("{KEY} = {text}"), vec![Change::text(Setting::sysctl(KEY), text)]))
+        let why = absurd(now, memory).map(|why| format!(", as the kernel would choose it: {why}"));
+        let what = format!("{KEY} = {text}{}", why.unwrap_or_default());
+        Ok(Advice::change(what, vec![Change::text(Setting::sysctl(KEY), text)]))
+    }
+
+    /// Absurd numbers need no other evidence.
+    fn proof(&self) -> Proof {
+        Proof::Setting
     }
 
     fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {
@@ -62,6 +75,26 @@ impl Tuning for TcpMem {
 
 const KEY: &str = "net.ipv4.tcp_mem";
 const NOW: &str = "/proc/sys/net/ipv4/tcp_mem";
+
+/// The least share of the memory that TCP needs, and the largest that it may have: one part of so many. The kernel's own third number is
+/// three of 32 parts.
+const SHARE_MIN: u64 = 256;
+const SHARE_MAX: u64 = 2;
+
+/// What is wrong with these numbers, whatever the load.
+fn absurd([low, pressure, high]: [u64; 3], memory: u64) -> Option<String> {
+    if memory == 0 {
+        return None;
+    }
+    if low > pressure || pressure > high {
+        return Some(format!("{low} {pressure} {high} do not ascend"));
+    }
+    if high > memory / SHARE_MAX {
+        let percent = high as f64 / memory as f64 * 100.0;
+        return Some(format!("TCP may use {percent:.0} % of the memory before it is limited, and that part cannot be swapped"));
+    }
+    (high < memory / SHARE_MIN).then(|| format!("TCP may use only {high} pages of {memory}, then it drops packets"))
+}
 
 fn pages(host: &Host) -> Result<[u64; 3], Unknown> {
     let text = host.text(NOW)?;
