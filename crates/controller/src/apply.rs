@@ -17,7 +17,7 @@ use std::thread;
 
 use flatout_engine::say;
 use flatout_observe::metrics;
-use flatout_proxy::Server;
+use flatout_proxy::{Server, Upstream};
 use flatout_server::{Checked, Failure, Invalid, Operator, Plan, Source, Started, start};
 use flatout_tls::Awaited;
 
@@ -185,7 +185,9 @@ impl Served {
         match self.operator.reload() {
             Ok(message) => say(format_args!("{message}")),
             Err(failure) => {
-                self.latest.replace(former);
+                self.latest.replace(former.clone());
+                // Whatever is wrong with the rest, what is served has the servers that there are now.
+                self.set_servers_alike(&former, &translation)?;
                 return Err(failure);
             }
         }
@@ -201,6 +203,17 @@ impl Served {
     fn set_all_servers(&mut self, translation: &Translation, is_reload: bool) -> Result<(), Failure> {
         for upstream in &translation.sites.upstreams {
             self.set_servers(&upstream.name, &upstream.servers, is_reload)?;
+        }
+        Ok(())
+    }
+
+    /// Changes the servers of the upstreams that are served and that another translation has, too.
+    fn set_servers_alike(&mut self, served: &Translation, other: &Translation) -> Result<(), Failure> {
+        for upstream in &served.sites.upstreams {
+            let is_it = |it: &&Upstream| it.name == upstream.name && it.is_alike(upstream);
+            if let Some(other) = other.sites.upstreams.iter().find(is_it) {
+                self.set_servers(&other.name, &other.servers, false)?;
+            }
         }
         Ok(())
     }

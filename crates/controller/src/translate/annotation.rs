@@ -36,6 +36,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("auth-tls-secret", "certificates of clients are not supported here"),
     ("denylist-source-range", "use whitelist-source-range"),
     ("enable-modsecurity", "ModSecurity is not supported"),
+    ("proxy-ssl-verify", "certificates of upstreams are verified by a BackendTLSPolicy"),
 ];
 
 /// What the annotations of an Ingress say.
@@ -120,6 +121,9 @@ impl Annotations {
                 "affinity" if value == "cookie" => {
                     found.options.cookie.get_or_insert_with(|| "INGRESSCOOKIE".to_owned());
                 }
+                "session-cookie-name" if !is_token(value) => {
+                    return Err(wrong(format!("got {value:?}, need a name as of RFC 6265, such as SERVERID")));
+                }
                 "session-cookie-name" if all.contains_key(&format!("{PREFIX}affinity")) => {
                     found.options.cookie = Some(value.to_owned());
                 }
@@ -153,6 +157,7 @@ impl Annotations {
                 "auth-secret" | "auth-secret-type" | "auth-realm"
                     if all.contains_key(&format!("{PREFIX}auth-type")) => {}
                 "auth-type" => return Err(wrong(format!("got `{value}`; there is only basic"))),
+                "enable-modsecurity" | "proxy-ssl-verify" if !is_on(value) && value != "on" => {}
                 _ => match REFUSED.iter().find(|(refused, _)| *refused == name) {
                     Some((_, why)) => return Err(wrong((*why).to_owned())),
                     None => notes.push(format!("annotation {name} has no effect here")),
@@ -222,6 +227,12 @@ impl IngressRate {
 
 fn is_on(value: &str) -> bool {
     value.eq_ignore_ascii_case("true")
+}
+
+/// Whether it is a token of RFC 9110, which names of fields and cookies are.
+fn is_token(value: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !value.is_empty() && value.bytes().all(is_allowed)
 }
 
 fn list(value: &str) -> Vec<String> {

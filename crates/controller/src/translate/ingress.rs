@@ -1,7 +1,9 @@
 //! Ingresses, with the annotations of ingress-nginx that charts use. An Ingress with an annotation that would be a hole if it were left
 //! out, such as a snippet, is not served at all.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use flatout_site::plan::{Action, PathMatch, Rate, Rewrite, RewriteFrom, Route, Template, Then};
@@ -9,7 +11,7 @@ use flatout_tls::Profile;
 use serde_json::json;
 
 use super::Settings;
-use super::annotation::Annotations;
+use super::annotation::{Annotations, Canary};
 use super::backend::{UpstreamOptions, Upstreams};
 use super::certificate::Files;
 use super::certificate_refs::identity;
@@ -39,19 +41,57 @@ pub(super) struct IngressParts<'p, 'o> {
     pub(super) rates: &'p mut Vec<Rate>,
 }
 
-/// Where one Ingress is served.
+/// Where Ingresses are served.
 struct IngressListeners {
     plain: SocketAddr,
     secure: SocketAddr,
 }
 
+/// Paths of Ingresses that are no canary, by host, path and type of path: a canary is served only beside one of these, and protected as it is.
+type Mains = HashMap<(String, String, String), Rc<MainPath>>;
+
+struct MainPath {
+    ingress: ObjectKey,
+    annotations: Rc<Annotations>,
+    /// The host, and its aliases.
+    names: Rc<[ServedName]>,
+}
+
+/// A host name of an Ingress, and how it is served.
+#[derive(Clone)]
+struct ServedName {
+    hostname: HostName,
+    has_plain: bool,
+    is_secure: bool,
+    /// Clients without TLS are sent to HTTPS.
+    redirects: bool,
+}
+
+/// What an Ingress says of TLS for a host.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HostTls {
+    Unasked,
+    /// Its certificate cannot be used. Nothing that should be encrypted is served without TLS in its place.
+    Broken,
+    Served,
+}
+
 impl IngressParts<'_, '_> {
-    /// Adds all Ingresses of this controller, the oldest first. Returns their statuses.
+    /// Adds all Ingresses of this controller, the oldest first, and canaries behind the others. Returns their statuses.
     pub(super) fn add_all(&mut self) -> Vec<Arc<StatusUpdate>> {
         let ours = self.objects.ingresses.values().filter(|it| self.is_ours(it));
-        let ours = oldest_first(ours, |it| &it.metadata);
-        let statuses = ours.into_iter().enumerate().filter_map(|(age, ingress)| self.add(ingress, age));
-        statuses.collect()
+        let mut read: Vec<ReadIngress<'_>> = oldest_first(ours, |it| &it.metadata)
+            .into_iter()
+            .enumerate()
+            .map(|(age, ingress)| {
+                let mut notes = Vec::new();
+                let annotations = Annotations::parse(ingress, self.objects, &mut notes);
+                ReadIngress { ingress, age, annotations: annotations.map(Rc::new), notes }
+            })
+            .collect();
+        read.sort_by_key(ReadIngress::is_canary);
+        let mut mains = Mains::new();
+        read.into_iter().filter_map(|it| self.add(it, &mut mains)).collect()
     }
 
     fn is_ours(&self, ingress: &Ingress) -> bool {
@@ -72,13 +112,16 @@ impl IngressParts<'_, '_> {
         }
     }
 
-    fn add(&mut self, ingress: &Ingress, age: usize) -> Option<Arc<StatusUpdate>> {
+    fn add(&mut self, read: ReadIngress<'_>, mains: &mut Mains) -> Option<Arc<StatusUpdate>> {
         let kind = find_kind("networking.k8s.io/v1", "Ingress")?;
+        let ReadIngress { ingress, age, annotations, mut notes } = read;
         let key = ingress.metadata.key();
-        let mut notes = Vec::new();
-        let served = match Annotations::parse(ingress, self.objects, &mut notes) {
+        let served = match annotations {
             Ok(annotations) => {
-                self.serve(ingress, &annotations, age, &mut notes);
+                match &annotations.canary {
+                    Some(canary) => self.serve_canary(ingress, canary, age, mains, &mut notes),
+                    None => self.serve(ingress, &annotations, age, mains, &mut notes),
+                }
                 true
             }
             Err(why) => {
@@ -106,63 +149,111 @@ impl IngressParts<'_, '_> {
         Some(Arc::new(StatusUpdate { kind, key, status, notes }))
     }
 
-    fn serve(&mut self, ingress: &Ingress, annotations: &Annotations, age: usize, notes: &mut Vec<String>) {
-        let Some(address) = self.settings.addresses.first() else { return };
-        let at = IngressListeners {
-            plain: SocketAddr::new(*address, HTTP_PORT),
-            secure: SocketAddr::new(*address, HTTPS_PORT),
-        };
-        let refused = &self.settings.refused;
-        let mut rules: Vec<(&str, Vec<IngressPath>)> = Vec::new();
-        for rule in &ingress.spec.rules {
-            let paths = rule.http.as_ref().map(|http| http.paths.clone()).unwrap_or_default();
-            rules.push((&rule.host, paths));
-        }
-        if let Some(backend) = &ingress.spec.default_backend {
-            let path = |backend: &IngressBackend| IngressPath {
-                path: "/".to_owned(),
-                path_type: "Prefix".to_owned(),
-                backend: backend.clone(),
-            };
-            rules.push(("", vec![path(backend)]));
-        }
-        for (host, paths) in rules {
-            let names = std::iter::once(host)
-                .chain(annotations.aliases.iter().map(String::as_str).filter(|_| !host.is_empty()));
-            for name in names {
-                let hostname = match HostName::parse(Some(name)) {
-                    Ok(hostname) => hostname,
-                    Err(why) => {
-                        notes.push(why);
-                        continue;
-                    }
-                };
-                let is_secure = self.secure(ingress, &at, name, &hostname, notes);
-                let redirects = annotations.redirects_always || (is_secure && annotations.redirects);
-                let routes: Arc<[RankedRoute]> =
-                    paths.iter().flat_map(|path| self.routes(ingress, path, annotations, notes)).collect();
-                let has_plain = !refused.contains(&at.plain)
-                    && self.sites.add_listener(
-                        at.plain,
-                        hostname.clone(),
-                        Profile::default(),
-                        TlsEnding::None,
-                    );
-                if has_plain {
-                    let plain =
-                        if redirects { routes.iter().map(to_https).collect() } else { routes.clone() };
-                    self.sites.add_routes((at.plain, &hostname), &hostname, (age, &plain));
-                } else {
-                    notes.push(format!("{} is not available for HTTP", at.plain));
-                }
-                if is_secure {
-                    self.sites.add_routes((at.secure, &hostname), &hostname, (age, &routes));
-                }
+    /// Where Ingresses are served; `None` if this machine has no address for them.
+    fn listeners(&self) -> Option<IngressListeners> {
+        let address = *self.settings.addresses.first()?;
+        Some(IngressListeners {
+            plain: SocketAddr::new(address, HTTP_PORT),
+            secure: SocketAddr::new(address, HTTPS_PORT),
+        })
+    }
+
+    fn serve(
+        &mut self,
+        ingress: &Ingress,
+        annotations: &Rc<Annotations>,
+        age: usize,
+        mains: &mut Mains,
+        notes: &mut Vec<String>,
+    ) {
+        let Some(at) = self.listeners() else { return };
+        for (host, paths) in rules(ingress) {
+            let aliases = annotations.aliases.iter().map(String::as_str).filter(|_| !host.is_empty());
+            let names: Vec<ServedName> = std::iter::once(host)
+                .chain(aliases)
+                .filter_map(|name| self.serve_name(ingress, annotations, &at, name, notes))
+                .collect();
+            let routes: Arc<[RankedRoute]> = paths
+                .iter()
+                .flat_map(|path| self.routes(ingress, path, (&ingress.metadata.key(), annotations), None, notes))
+                .collect();
+            self.add_routes(&at, &names, (age, &routes));
+            let names: Rc<[ServedName]> = names.into();
+            for path in paths {
+                let (ingress, annotations) = (ingress.metadata.key(), annotations.clone());
+                let main = Rc::new(MainPath { ingress, annotations, names: names.clone() });
+                mains.entry((host.to_owned(), path.path, path.path_type)).or_insert(main);
             }
         }
     }
 
-    /// Serves a host with TLS, if the Ingress has a certificate for it. Returns whether it has.
+    /// Serves a canary: some of the requests of another Ingress, with all the rules of that one.
+    fn serve_canary(
+        &mut self,
+        ingress: &Ingress,
+        canary: &Canary,
+        age: usize,
+        mains: &Mains,
+        notes: &mut Vec<String>,
+    ) {
+        let Some(at) = self.listeners() else { return };
+        for (host, paths) in rules(ingress) {
+            for path in &paths {
+                let place = (host.to_owned(), path.path.clone(), path.path_type.clone());
+                let main = mains.get(&place).filter(|it| it.ingress.namespace == ingress.metadata.namespace);
+                let Some(main) = main else {
+                    notes.push(format!(
+                        "not served: no other Ingress of this namespace serves the host `{host}` with the path `{}`, of which this \
+                         is a canary",
+                        path.path
+                    ));
+                    continue;
+                };
+                let of_main = (&main.ingress, &*main.annotations);
+                let routes = self.routes(ingress, path, of_main, Some(canary), notes).into();
+                self.add_routes(&at, &main.names, (age, &routes));
+            }
+        }
+    }
+
+    /// Adds the listeners of a host name, or of an alias. `None` if it is no name.
+    fn serve_name(
+        &mut self,
+        ingress: &Ingress,
+        annotations: &Annotations,
+        at: &IngressListeners,
+        name: &str,
+        notes: &mut Vec<String>,
+    ) -> Option<ServedName> {
+        let hostname = HostName::parse(Some(name)).map_err(|why| notes.push(why)).ok()?;
+        let tls = self.secure(ingress, at, name, &hostname, notes);
+        let redirects = annotations.redirects_always || (tls != HostTls::Unasked && annotations.redirects);
+        let has_plain = !self.settings.refused.contains(&at.plain)
+            && self.sites.add_listener(at.plain, hostname.clone(), Profile::default(), TlsEnding::None);
+        if !has_plain {
+            notes.push(format!("{} is not available for HTTP", at.plain));
+        }
+        Some(ServedName { hostname, has_plain, is_secure: tls == HostTls::Served, redirects })
+    }
+
+    fn add_routes(
+        &mut self,
+        at: &IngressListeners,
+        names: &[ServedName],
+        (age, routes): (usize, &Arc<[RankedRoute]>),
+    ) {
+        for ServedName { hostname, has_plain, is_secure, redirects } in names {
+            if *has_plain {
+                let plain = if *redirects { routes.iter().map(to_https).collect() } else { routes.clone() };
+                self.sites.add_routes((at.plain, hostname), hostname, (age, &plain));
+            }
+            if *is_secure {
+                self.sites.add_routes((at.secure, hostname), hostname, (age, routes));
+            }
+        }
+    }
+
+    /// Serves a host with TLS, if the Ingress has a certificate for it. An entry without hosts is for all hosts of its Ingress.
     fn secure(
         &mut self,
         ingress: &Ingress,
@@ -170,33 +261,38 @@ impl IngressParts<'_, '_> {
         host: &str,
         hostname: &HostName,
         notes: &mut Vec<String>,
-    ) -> bool {
+    ) -> HostTls {
         let covers = |pattern: &String| {
             HostName::parse(Some(pattern)).is_ok_and(|pattern| !host.is_empty() && pattern.contains(hostname))
         };
-        let tls = ingress.spec.tls.iter().find(|tls| tls.hosts.iter().any(covers));
-        let Some(secret) = tls.and_then(|tls| tls.secret_name.clone()) else { return false };
+        let named = ingress.spec.tls.iter().find(|tls| tls.hosts.iter().any(covers));
+        let tls = named.or_else(|| ingress.spec.tls.iter().find(|tls| tls.hosts.is_empty()));
+        let Some(secret) = tls.and_then(|tls| tls.secret_name.clone()) else { return HostTls::Unasked };
         let from =
             Referrer { group: "networking.k8s.io", kind: "Ingress", namespace: &ingress.metadata.namespace };
         let reference = ObjectRef { name: secret, ..ObjectRef::default() };
-        match identity(from, &reference, "InvalidCertificateRef", self.objects, self.files) {
-            Ok(found) if !self.settings.refused.contains(&at.secure) => {
-                let profile = Profile { identities: vec![found], ..Profile::default() };
-                self.sites.add_listener(at.secure, hostname.clone(), profile, TlsEnding::Here)
-            }
-            Ok(_) => false,
-            Err((_, why)) => {
-                notes.push(why);
-                false
-            }
-        }
+        let is_served =
+            match identity(from, &reference, "InvalidCertificateRef", self.objects, self.files) {
+                Ok(found) if !self.settings.refused.contains(&at.secure) => {
+                    let profile = Profile { identities: vec![found], ..Profile::default() };
+                    self.sites.add_listener(at.secure, hostname.clone(), profile, TlsEnding::Here)
+                }
+                Ok(_) => false,
+                Err((_, why)) => {
+                    notes.push(why);
+                    false
+                }
+            };
+        if is_served { HostTls::Served } else { HostTls::Broken }
     }
 
+    /// The routes of a path. `main` has the rules: of this Ingress, or of the one that it is a canary of.
     fn routes(
         &mut self,
         ingress: &Ingress,
         path: &IngressPath,
-        annotations: &Annotations,
+        (main, annotations): (&ObjectKey, &Annotations),
+        canary: Option<&Canary>,
         notes: &mut Vec<String>,
     ) -> Vec<RankedRoute> {
         let key = ingress.metadata.key();
@@ -217,7 +313,7 @@ impl IngressParts<'_, '_> {
         let mut route = Route { name: format!("Ingress/{key}{}", path.path), ..Route::new(matched, action) };
         annotations.apply(&mut route);
         if let Some(rate) = &annotations.rate {
-            route.rules.rates.push(rate.in_plan(&key, self.rates));
+            route.rules.rates.push(rate.in_plan(main, self.rates));
         }
         if let (Some(target), Action::Proxy(_)) = (&annotations.rewrite, &route.action) {
             let pattern = format!("(?i)^{}", path.path);
@@ -233,7 +329,7 @@ impl IngressParts<'_, '_> {
             let route = Route { when: parsed(conditions)?, ..route.clone() };
             Ok(RankedRoute { specificity, route })
         };
-        let ranked: Result<Vec<RankedRoute>, String> = match &annotations.canary {
+        let ranked: Result<Vec<RankedRoute>, String> = match canary {
             None => ranked(0, &[]).map(|route| vec![route]),
             Some(canary) => {
                 canary.conditions().iter().map(|(rank, conditions)| ranked(*rank, conditions)).collect()
@@ -262,6 +358,35 @@ impl IngressParts<'_, '_> {
         let port = port.ok_or_else(|| format!("the Service {key} has no port `{}`", service.port.name))?;
         self.upstreams.of_service(&key, port, options).map_err(|why| why.message)
     }
+}
+
+/// An Ingress of this controller.
+struct ReadIngress<'o> {
+    ingress: &'o Ingress,
+    /// Its place among all, the oldest first.
+    age: usize,
+    annotations: Result<Rc<Annotations>, String>,
+    notes: Vec<String>,
+}
+
+impl ReadIngress<'_> {
+    fn is_canary(&self) -> bool {
+        self.annotations.as_ref().is_ok_and(|annotations| annotations.canary.is_some())
+    }
+}
+
+/// The hosts and paths of an Ingress, with those of its default backend.
+fn rules(ingress: &Ingress) -> Vec<(&str, Vec<IngressPath>)> {
+    let mut rules: Vec<(&str, Vec<IngressPath>)> = Vec::new();
+    for rule in &ingress.spec.rules {
+        let paths = rule.http.as_ref().map(|http| http.paths.clone()).unwrap_or_default();
+        rules.push((&rule.host, paths));
+    }
+    if let Some(backend) = &ingress.spec.default_backend {
+        let (path, path_type) = ("/".to_owned(), "Prefix".to_owned());
+        rules.push(("", vec![IngressPath { path, path_type, backend: backend.clone() }]));
+    }
+    rules
 }
 
 fn path_match(path: &IngressPath, annotations: &Annotations) -> Result<PathMatch, String> {

@@ -180,6 +180,10 @@ fn annotations_that_would_leave_a_hole_close_the_ingress() {
         ("limit-rps", "many", "need a number"),
         ("rewrite-target", "$host.evil", "begins with `/`"),
         ("proxy-body-size", "big", "a size such as 8m"),
+        ("session-cookie-name", "", "need a name"),
+        ("session-cookie-name", "a b;c=d", "need a name"),
+        ("proxy-ssl-verify", "on", "BackendTLSPolicy"),
+        ("enable-modsecurity", "true", "ModSecurity"),
         ("backend-protocol", "FCGI", "HTTP, HTTPS and GRPC"),
     ] {
         let translation = with(&ingress(&annotated(&[(name, value)]), RULES));
@@ -203,7 +207,43 @@ fn tls_redirects_plain_requests() {
     assert_eq!(translation.target(&secure[0]), "default/a:8080");
     let both = with(&(ingress(&annotated(&[("ssl-redirect", "false")]), &rules) + &secret));
     assert_eq!(both.targets("a.test"), ["default/a:8080"]);
+    // Without the Secret, nothing is served in cleartext in its place.
     let broken = with(&ingress("", &rules));
-    assert_eq!(broken.targets("a.test"), ["default/a:8080"], "without the Secret");
+    assert_eq!(broken.targets("a.test"), ["redirect 308"]);
     assert!(notes(&broken).iter().any(|it| it.contains("no Secret default/cert")), "{:?}", notes(&broken));
+    // An entry without hosts is for all hosts.
+    let all = with(&(ingress("", &rules.replace("hosts: [a.test], ", "")) + &secret));
+    assert_eq!(all.targets("a.test"), ["redirect 308"]);
+    assert_eq!(all.site("10.0.0.1:443", "a.test").routes.len(), 1);
+}
+
+/// A canary has the rules of the Ingress whose requests it gets, and no others.
+#[test]
+fn a_canary_is_protected_as_what_it_is_a_canary_of() {
+    let canary = |annotations: &[(&str, &str)]| {
+        ingress(
+            &annotated(&[&[("canary", "true"), ("canary-by-header", "X-New")], annotations].concat()),
+            &RULES.replace("name: a", "name: b"),
+        )
+        .replace(CLASS, "")
+        .replace("metadata: {name: i,", "metadata: {name: canary, creationTimestamp: '2020-01-01T00:00:00Z',")
+    };
+    let (a, b) = ("default/a:8080", "default/b:8080");
+    let protected = annotated(&[("whitelist-source-range", "10.0.0.0/8"), ("limit-rps", "5"), ("proxy-body-size", "8m")]);
+    let translation = with(&(ingress(&protected, RULES) + &canary(&[("proxy-body-size", "0")])));
+    assert_eq!(translation.targets("a.test"), [b, a]);
+    for route in translation.routes("a.test") {
+        let rules = &route.rules;
+        assert_eq!((rules.access.len(), rules.rates.len(), rules.body.bytes_max), (2, 1, Some(8 << 20)));
+        assert_eq!(rules.rates[0].rate, 0, "both count together");
+    }
+    // What is not served has no canary either: it would be open.
+    let refused = annotated(&[("auth-url", "http://auth/")]);
+    for main in [ingress(&refused, RULES), ingress("", &RULES.replace("/x", "/y"))] {
+        let translation = with(&(main + &canary(&[])));
+        let targets = translation.sites.sites.iter().flat_map(|site| site.routes.iter());
+        assert!(targets.map(|route| translation.target(route)).all(|target| target != b));
+        let notes = notes(&translation);
+        assert!(notes.iter().any(|it| it.contains("of which this is a canary")), "{notes:?}");
+    }
 }
