@@ -299,7 +299,8 @@ mod tests {
         assert!(load(294).is_sustained() && load(296).is_sustained());
         // A server of 200/s after 3 s of warm-up at 260/s: 180 requests wait, then 360, and the shortest wait is 0.9 s.
         let service = Duration::from_millis(900);
-        let overloaded = OfferedLoad { offered: 780, answered: 420, carried: 180, rate_per_s: 260.0, service };
+        let overloaded =
+            OfferedLoad { offered: 780, answered: 420, carried: 180, rate_per_s: 260.0, service };
         assert!(!overloaded.is_sustained());
         assert_eq!(overloaded.served(), 600);
         // 26 are in service at all times.

@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 use crate::name::Name;
 use crate::store::{Folder, Volume, move_file};
 
-/// How long a transformer may be silent before others take over its files. One that was only slow finds that its file is gone when it
-/// wants to move it; what it has published is what the other one publishes, too.
+/// How long a transformer may be silent before others take over its files. One that was only slow finds that its file is gone before it
+/// publishes what it has made of it.
 pub const LEASE_TIME: Duration = Duration::from_secs(15);
 
 /// How often a transformer shows that it lives.
@@ -76,7 +76,8 @@ impl Queue {
         names(self.own_folder())
     }
 
-    /// Claims files of the inbox, the oldest names first.
+    /// Claims files of the inbox, the oldest names first. A name that another transformer has claimed waits: an older file of that name
+    /// must not be published after a newer one.
     ///
     /// # Errors
     /// The volume cannot be read.
@@ -88,6 +89,9 @@ impl Queue {
             if claimed.len() == CLAIMS_MAX {
                 break;
             }
+            if self.is_claimed_by_another(&name)? {
+                continue;
+            }
             match move_file(&self.volume.path(Folder::Inbox, &name), &self.claimed(&name)) {
                 Ok(()) => claimed.push(name),
                 // Another transformer was first.
@@ -96,6 +100,13 @@ impl Queue {
             }
         }
         Ok(claimed)
+    }
+
+    fn is_claimed_by_another(&self, name: &Name) -> io::Result<bool> {
+        let others =
+            names(self.volume.folder(Folder::Work))?.into_iter().filter(|owner| *owner != self.owner);
+        let mut files = others.map(|owner| self.volume.path(Folder::Work, &owner).join(name.as_str()));
+        Ok(files.any(|file| file.exists()))
     }
 
     /// Takes over the files of transformers that have been silent for too long at this time of the volume's clock, and returns them.
@@ -110,7 +121,13 @@ impl Queue {
                 continue;
             }
             for name in names(folder.clone())? {
-                match move_file(&folder.join(name.as_str()), &self.claimed(&name)) {
+                let (abandoned, own) = (folder.join(name.as_str()), self.claimed(&name));
+                let moved = match is_older(&abandoned, &own) {
+                    // A newer file of that name is on its way already.
+                    true => fs::remove_file(&abandoned),
+                    false => move_file(&abandoned, &own),
+                };
+                match moved {
                     Ok(()) => found.push(name),
                     Err(error) if error.kind() == ErrorKind::NotFound => {}
                     Err(error) => return Err(error),
@@ -121,6 +138,12 @@ impl Queue {
         }
         Ok(found)
     }
+}
+
+/// Whether a file was written before another one, which is there.
+fn is_older(one: &std::path::Path, other: &std::path::Path) -> bool {
+    let written = |path| fs::metadata(path).and_then(|about| about.modified());
+    written(one).is_ok_and(|one| written(other).is_ok_and(|other| one < other))
 }
 
 /// Whether a transformer was not heard of for too long. One without a sign of life has just joined, or just left.
@@ -177,6 +200,14 @@ mod tests {
         assert_eq!(two.take_over(now + LEASE_TIME * 2).unwrap(), [name("a.csv")]);
         assert_eq!(two.unfinished().unwrap(), [name("a.csv")]);
         assert!(!one.claimed(&name("a.csv")).exists());
+        // The same name again: the older file comes first, whoever has it.
+        put(&volume, "a.csv");
+        assert!(one.claim().unwrap().is_empty(), "two has the older one");
+        assert_eq!(two.claim().unwrap(), [name("a.csv")], "it has that name already");
+        fs::remove_file(two.claimed(&name("a.csv"))).unwrap();
+        put(&volume, "a.csv");
+        let one = Queue::join(volume.clone(), name("one")).unwrap();
+        assert_eq!(one.claim().unwrap(), [name("a.csv")]);
         // A clock that runs behind makes nobody look dead.
         assert!(two.take_over(now - LEASE_TIME * 100).unwrap().is_empty());
     }

@@ -111,6 +111,10 @@ impl Transformer {
                 Err(fault) => return Err(fault),
                 Ok((rows, part)) => {
                     step("publish")?;
+                    // Another one has taken it for dead, and may have published a newer file of that name.
+                    if !from.exists() {
+                        return Err(TableFault::Volume(ErrorKind::NotFound.into()));
+                    }
                     part.publish(&self.volume.folder(Folder::Public).join(format!("{name}.json")))?;
                     return Ok(rows);
                 }

@@ -13,7 +13,7 @@ mod path;
 mod requests;
 mod write;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -194,7 +194,9 @@ impl Conversion<'_> {
 
     fn finish(mut self) -> Converted {
         let mut listeners: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-        let mut names: BTreeMap<ObjectKey, usize> = BTreeMap::new();
+        // Each Ingress has its own name for its first route.
+        let mut taken: BTreeSet<ObjectKey> = self.routes.iter().map(|route| route.ingress.clone()).collect();
+        let mut seen: BTreeSet<ObjectKey> = BTreeSet::new();
         for route in std::mem::take(&mut self.routes) {
             let namespace = route.ingress.namespace.clone();
             let here = listeners
@@ -202,24 +204,21 @@ impl Conversion<'_> {
                 .or_insert_with(|| vec![json!({"name": "http", "port": 80, "protocol": "HTTP"})]);
             let secure = route.secret.as_ref().map(|secret| secure_listeners(here, &route.hosts, secret));
             let is_full = here.len() > LISTENERS_MAX;
-            let number = names.entry(route.ingress.clone()).or_insert(0);
-            *number += 1;
-            let name = match *number {
-                1 => route.ingress.name.clone(),
-                number => format!("{}-{number}", route.ingress.name),
+            let name = match seen.insert(route.ingress.clone()) {
+                true => route.ingress.name.clone(),
+                false => free_name(&mut taken, &namespace, &route.ingress.name),
             };
             let parent = |section: &str| json!({"name": GATEWAY, "sectionName": section});
             let mut parents: Vec<Value> = secure.iter().flatten().map(|section| parent(section)).collect();
             if route.redirects {
                 let redirect = json!({"type": "RequestRedirect", "requestRedirect": {"scheme": "https", "statusCode": 308}});
                 let rules = json!([{"filters": [redirect]}]);
-                self.push_route(
-                    &namespace,
-                    &format!("{name}-redirect"),
-                    &[parent("http")],
-                    &route.hosts,
-                    rules,
-                );
+                let redirect = format!("{name}-redirect");
+                let redirect = match taken.insert(ObjectKey::new(&namespace, &redirect)) {
+                    true => redirect,
+                    false => free_name(&mut taken, &namespace, &redirect),
+                };
+                self.push_route(&namespace, &redirect, &[parent("http")], &route.hosts, rules);
             } else {
                 parents.push(parent("http"));
             }
@@ -301,6 +300,13 @@ fn secret_of(ingress: &Ingress, host: &str) -> Option<String> {
     };
     let fits = ingress.spec.tls.iter().find(|tls| tls.hosts.is_empty() || tls.hosts.iter().any(is_for));
     fits.and_then(|tls| tls.secret_name.clone())
+}
+
+/// A name that no object of this kind has: with a number from 2 on.
+fn free_name(taken: &mut BTreeSet<ObjectKey>, namespace: &str, base: &str) -> String {
+    let numbered = (2..).map(|number: usize| format!("{base}-{number}"));
+    let free = numbered.into_iter().find(|name| taken.insert(ObjectKey::new(namespace, name)));
+    free.unwrap_or_else(|| base.to_owned())
 }
 
 /// The names of the listeners for these hosts with this certificate, which are added if they are new.

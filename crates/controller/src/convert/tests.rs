@@ -88,6 +88,35 @@ fn hosts_and_paths_become_routes() {
 }
 
 #[test]
+fn every_route_has_a_name_of_its_own() {
+    let spec = |host: &str| {
+        format!(
+            "tls: [{{hosts: [{host}], secretName: c}}]\n  rules:\n  - host: {host}\n    http: {{paths: [{}]}}",
+            path("/", "Prefix", "app")
+        )
+    };
+    let two = format!(
+        "rules:\n  - host: a.test\n    http: {{paths: [{0}]}}\n  - host: b.test\n    http: {{paths: [{1}]}}",
+        path("/", "Prefix", "app"),
+        path("/b", "Prefix", "new")
+    );
+    let found = converted(
+        &(ingress("main", "", &two)
+            + &ingress("main-2", "", &spec("c.test"))
+            + &ingress("main-2-redirect", "", &spec("d.test"))),
+    );
+    let names: Vec<&str> = found
+        .objects
+        .iter()
+        .filter(|object| object["kind"] == "HTTPRoute")
+        .filter_map(|object| object["metadata"]["name"].as_str())
+        .collect();
+    let all: BTreeSet<&str> = names.iter().copied().collect();
+    assert_eq!(all.len(), names.len(), "{names:?}");
+    assert!(names.len() >= 6, "{names:?}");
+}
+
+#[test]
 fn certificates_become_listeners_and_redirects_routes() {
     let spec = format!(
         "tls: [{{hosts: [a.test], secretName: c}}]\n  rules: [{{host: a.test, http: {{paths: [{}]}}}}, {{host: plain.test, http: \

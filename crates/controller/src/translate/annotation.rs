@@ -122,7 +122,9 @@ impl Annotations {
                     found.options.cookie.get_or_insert_with(|| "INGRESSCOOKIE".to_owned());
                 }
                 "session-cookie-name" if !is_token(value) => {
-                    return Err(wrong(format!("got {value:?}, need a name as of RFC 6265, such as SERVERID")));
+                    return Err(wrong(format!(
+                        "got {value:?}, need a name as of RFC 6265, such as SERVERID"
+                    )));
                 }
                 "session-cookie-name" if all.contains_key(&format!("{PREFIX}affinity")) => {
                     found.options.cookie = Some(value.to_owned());

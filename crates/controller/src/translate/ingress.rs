@@ -175,7 +175,9 @@ impl IngressParts<'_, '_> {
                 .collect();
             let routes: Arc<[RankedRoute]> = paths
                 .iter()
-                .flat_map(|path| self.routes(ingress, path, (&ingress.metadata.key(), annotations), None, notes))
+                .flat_map(|path| {
+                    self.routes(ingress, path, (&ingress.metadata.key(), annotations), None, notes)
+                })
                 .collect();
             self.add_routes(&at, &names, (age, &routes));
             let names: Rc<[ServedName]> = names.into();
@@ -271,18 +273,17 @@ impl IngressParts<'_, '_> {
         let from =
             Referrer { group: "networking.k8s.io", kind: "Ingress", namespace: &ingress.metadata.namespace };
         let reference = ObjectRef { name: secret, ..ObjectRef::default() };
-        let is_served =
-            match identity(from, &reference, "InvalidCertificateRef", self.objects, self.files) {
-                Ok(found) if !self.settings.refused.contains(&at.secure) => {
-                    let profile = Profile { identities: vec![found], ..Profile::default() };
-                    self.sites.add_listener(at.secure, hostname.clone(), profile, TlsEnding::Here)
-                }
-                Ok(_) => false,
-                Err((_, why)) => {
-                    notes.push(why);
-                    false
-                }
-            };
+        let is_served = match identity(from, &reference, "InvalidCertificateRef", self.objects, self.files) {
+            Ok(found) if !self.settings.refused.contains(&at.secure) => {
+                let profile = Profile { identities: vec![found], ..Profile::default() };
+                self.sites.add_listener(at.secure, hostname.clone(), profile, TlsEnding::Here)
+            }
+            Ok(_) => false,
+            Err((_, why)) => {
+                notes.push(why);
+                false
+            }
+        };
         if is_served { HostTls::Served } else { HostTls::Broken }
     }
 

@@ -167,7 +167,12 @@ const BURDENS: &[Burden] = &[
     ("congestion", ENA, &[], &[]),
     ("tcp-mem", TWO_NODES, &[], &[("/proc/net/netstat", "TcpExt: TCPMemoryPressures\nTcpExt: 0\n")]),
     // More than the memory of the machine, and less than anything could be served with.
-    ("tcp-mem", TWO_NODES, &[TOO_MUCH_TCP_MEM, NO_PRESSURE], &[("/proc/sys/net/ipv4/tcp_mem", "768000\t1024000\t1536000\n")]),
+    (
+        "tcp-mem",
+        TWO_NODES,
+        &[TOO_MUCH_TCP_MEM, NO_PRESSURE],
+        &[("/proc/sys/net/ipv4/tcp_mem", "768000\t1024000\t1536000\n")],
+    ),
     ("tcp-mem", TWO_NODES, &[("/proc/sys/net/ipv4/tcp_mem", "1\t2\t3\n"), NO_PRESSURE], &[]),
     ("descriptors", ENA, &[], &[]),
     ("governor", TWO_NODES, &[], &[]),

@@ -91,9 +91,12 @@ fn absurd([low, pressure, high]: [u64; 3], memory: u64) -> Option<String> {
     }
     if high > memory / SHARE_MAX {
         let percent = high as f64 / memory as f64 * 100.0;
-        return Some(format!("TCP may use {percent:.0} % of the memory before it is limited, and that part cannot be swapped"));
+        return Some(format!(
+            "TCP may use {percent:.0} % of the memory before it is limited, and that part cannot be swapped"
+        ));
     }
-    (high < memory / SHARE_MIN).then(|| format!("TCP may use only {high} pages of {memory}, then it drops packets"))
+    (high < memory / SHARE_MIN)
+        .then(|| format!("TCP may use only {high} pages of {memory}, then it drops packets"))
 }
 
 fn pages(host: &Host) -> Result<[u64; 3], Unknown> {

@@ -229,7 +229,8 @@ fn a_canary_is_protected_as_what_it_is_a_canary_of() {
         .replace("metadata: {name: i,", "metadata: {name: canary, creationTimestamp: '2020-01-01T00:00:00Z',")
     };
     let (a, b) = ("default/a:8080", "default/b:8080");
-    let protected = annotated(&[("whitelist-source-range", "10.0.0.0/8"), ("limit-rps", "5"), ("proxy-body-size", "8m")]);
+    let protected =
+        annotated(&[("whitelist-source-range", "10.0.0.0/8"), ("limit-rps", "5"), ("proxy-body-size", "8m")]);
     let translation = with(&(ingress(&protected, RULES) + &canary(&[("proxy-body-size", "0")])));
     assert_eq!(translation.targets("a.test"), [b, a]);
     for route in translation.routes("a.test") {
