@@ -4,6 +4,7 @@
 //! and nowhere else. Each address has a number, which connections carry: it belongs to the address for as long as the process
 //! runs, so that a connection that was accepted before a reload gets to the sites of its address afterwards.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use flatout_engine::{Address, Listen, ProxyHeader};
@@ -113,7 +114,7 @@ pub(crate) fn place(plan: &mut Plan, numbers: &Addresses) -> Result<Vec<Listen>,
         .chain(listens.iter().take(plan.server.listen.len()).map(|listen| listen.number))
         .map(|number| SiteListener { number, is_default: false })
         .collect();
-    plan.sites.ports = listens.iter().filter_map(port_of).collect();
+    plan.sites.addresses = listens.iter().filter_map(address_of).collect();
     for (at, site) in plan.sites.sites.iter_mut().enumerate() {
         let own = plan.site_listen.get(at).map(Vec::as_slice).unwrap_or_default();
         let placed = own.iter().filter_map(|own| {
@@ -137,10 +138,10 @@ pub(crate) fn place(plan: &mut Plan, numbers: &Addresses) -> Result<Vec<Listen>,
     Ok(listens)
 }
 
-/// The number and the port of a listener, if it has one that is known.
-fn port_of(listen: &Listen) -> Option<(u16, u16)> {
+/// The number and the address of a listener, if it has a port that is known.
+fn address_of(listen: &Listen) -> Option<(u16, SocketAddr)> {
     match &listen.address {
-        Address::Tcp(address) if address.port() != 0 => Some((listen.number, address.port())),
+        Address::Tcp(address) if address.port() != 0 => Some((listen.number, *address)),
         _ => None,
     }
 }

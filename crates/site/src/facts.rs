@@ -45,6 +45,7 @@ impl Uses {
             | Variable::PeerPort
             | Variable::Announced(_)
             | Variable::ServerPort
+            | Variable::ServerAddress
             | Variable::CrawlerVerification
             | Variable::Scheme
             | Variable::Https

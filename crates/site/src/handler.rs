@@ -71,7 +71,10 @@ pub(super) fn try_files(worker: &SiteWorker, context: &mut RequestContext<'_>) -
         reply => reply,
     };
     match reply {
-        FolderReply::File => Next::Break(Outcome::Respond),
+        FolderReply::File => {
+            complete_redirect(worker, route, context);
+            Next::Break(Outcome::Respond)
+        }
         FolderReply::Later(response) => {
             Next::Break(Outcome::Suspend(Event::Response(response), Step::TryFiles))
         }
@@ -118,7 +121,7 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
                 FolderReply::Nothing if context.response.status() == Status::OK => {
                     write_status(Status::NOT_FOUND, context.response);
                 }
-                FolderReply::File | FolderReply::Nothing => {}
+                FolderReply::File | FolderReply::Nothing => complete_redirect(worker, route, context),
             }
             Next::Continue(())
         }
@@ -392,6 +395,19 @@ fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) ->
         _ if response.status() == Status::NOT_FOUND => FolderReply::Nothing,
         _ => FolderReply::File,
     }
+}
+
+/// Puts the origin of the route in front of the path to which a folder is redirected.
+#[inline]
+fn complete_redirect(worker: &SiteWorker, route: &CompiledRoute, context: &mut RequestContext<'_>) {
+    let Some(origin) = &route.redirect_origin else { return };
+    let path = context.response.field("location").filter(|path| path.starts_with(b"/")).map(<[u8]>::to_vec);
+    let Some(path) = path.filter(|_| context.response.status() == Status::MOVED_PERMANENTLY) else { return };
+    let mut location = Vec::new();
+    origin.render(&context.view(worker), Paths::Encoded, &mut location);
+    escape_unsafe(&mut location);
+    location.extend_from_slice(&path);
+    context.response.remove_header("Location").header("Location", location);
 }
 
 /// A request for a part of the handling of another one, with the same number.

@@ -32,8 +32,8 @@ pub(crate) struct View<'a> {
     pub(crate) query: Option<&'a [u8]>,
     pub(crate) client: Client,
     pub(crate) peer: Option<std::net::IpAddr>,
-    /// The number of the connection's listener, and the ports of all.
-    pub(crate) listener: (u16, &'a [(u16, u16)]),
+    /// The number of the connection's listener, and the addresses of all.
+    pub(crate) listener: (u16, &'a [(u16, std::net::SocketAddr)]),
     pub(crate) user: &'a [u8],
     /// Fields of the auth service's response.
     pub(crate) auth_fields: &'a [(String, Vec<u8>)],
@@ -228,7 +228,7 @@ mod tests {
                 is_from_proxy: true,
             },
             peer: None,
-            listener: (2, &[(1, 80), (2, 8080)]),
+            listener: (2, &[(1, ([0, 0, 0, 0], 80).into()), (2, ([192, 0, 2, 9], 8080).into())]),
             user: b"ann",
             auth_fields: &[("X-Groups".to_owned(), b"staff".to_vec())],
             limits: LimitStatuses::default(),
@@ -257,7 +257,7 @@ mod tests {
             ("$1|$rest|$2|$3", "a|b c|b c|"),
             ("$backend", "b"),
             ("$auth_http_x_groups$auth_http_x_other", "staff"),
-            ("$request_method$server_port", "GET8080"),
+            ("$request_method$server_port $server_addr", "GET8080 192.0.2.9"),
             ("$http_cookie", "a=1; b=2; c=3"),
             ("$http_x_twice", "one, two"),
             ("$proxy_add_x_forwarded_for", "198.51.100.7, 192.0.2.1"),

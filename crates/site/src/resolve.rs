@@ -295,7 +295,7 @@ impl Compiled {
             query: resolution.goal.query.as_deref(),
             client: resolution.client,
             peer: resolution.peer,
-            listener: (resolution.listener, &self.ports),
+            listener: (resolution.listener, &self.addresses),
             user: b"",
             auth_fields: &[],
             limits: LimitStatuses::default(),

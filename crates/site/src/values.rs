@@ -159,6 +159,12 @@ impl View<'_> {
         }
     }
 
+    /// The address of the connection's listener.
+    fn listening(&self) -> Option<SocketAddr> {
+        let (listener, addresses) = self.listener;
+        addresses.iter().find(|(number, _)| *number == listener).map(|(_, address)| *address)
+    }
+
     /// Writes a text that is made for the variable.
     fn write_made(&self, variable: &Variable, out: &mut Vec<u8>) {
         let moment = || self.noted.moment();
@@ -190,9 +196,12 @@ impl View<'_> {
                 write_address(self.client.address, out)
             }
             Variable::ServerPort => {
-                let (listener, ports) = self.listener;
-                let found = ports.iter().find(|(number, _)| *number == listener);
-                found.map_or(Ok(()), |(_, port)| write!(out, "{port}"))
+                self.listening().map_or(Ok(()), |address| write!(out, "{}", address.port()))
+            }
+            // One listener has connections to several addresses, which are not known here.
+            Variable::ServerAddress => {
+                let ip = self.listening().map(|address| address.ip().to_canonical());
+                write_address(ip.filter(|ip| !ip.is_unspecified()), out)
             }
             Variable::Client => write_address(self.client.address, out),
             Variable::Peer => write_address(self.peer_address(), out),

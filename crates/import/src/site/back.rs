@@ -7,6 +7,7 @@ use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, text, value};
 use super::pattern::{self, Pattern};
+use super::rewrite::absolute;
 
 /// Attributes of cookies that can be added.
 const FLAGS: [&str; 5] = ["secure", "httponly", "samesite=strict", "samesite=lax", "samesite=none"];
@@ -28,7 +29,7 @@ impl<'d> Import<'d> {
             format!(
                 "proxy-redirect {} {}",
                 text(&from.replace('$', "$$")),
-                text(&location.replace('$', "$$"))
+                text(&absolute(&location.replace('$', "$$"), chain))
             )
         });
         let redirects = chain.list(&["proxy_redirect"]);
@@ -42,14 +43,14 @@ impl<'d> Import<'d> {
                     self.fates.carried(directive);
                     default.iter().for_each(|line| lines.setting(line.clone()));
                 }
-                _ => self.pair(directive, "proxy-redirect", lines),
+                _ => self.pair(directive, "proxy-redirect", chain, lines),
             }
         }
         for (theirs, ours) in
             [("proxy_cookie_domain", "proxy-cookie-domain"), ("proxy_cookie_path", "proxy-cookie-path")]
         {
             for directive in chain.list(&[theirs]) {
-                self.pair(directive, ours, lines);
+                self.pair(directive, ours, chain, lines);
             }
         }
         for directive in chain.list(&["proxy_cookie_flags"]) {
@@ -89,7 +90,7 @@ impl<'d> Import<'d> {
         }
     }
 
-    fn pair(&mut self, directive: &'d Directive, setting: &str, lines: &mut Lines) {
+    fn pair(&mut self, directive: &'d Directive, setting: &str, chain: &Chain<'d>, lines: &mut Lines) {
         let [from, to] = directive.texts()[..] else {
             return match directive.texts()[..] {
                 ["off"] => self.fates.carried(directive),
@@ -118,7 +119,11 @@ impl<'d> Import<'d> {
         match (self.looked_for(from, setting == "proxy-cookie-domain"), unsupported) {
             (Ok(from), None) => {
                 self.fates.carried(directive);
-                lines.setting(format!("{setting} {from} {}", text(to)));
+                let to = match setting {
+                    "proxy-redirect" => absolute(to, chain),
+                    _ => to.to_owned(),
+                };
+                lines.setting(format!("{setting} {from} {}", text(&to)));
             }
             (Err(why), _) | (Ok(_), Some(why)) => self.leave(directive, &why, lines),
         }

@@ -104,6 +104,16 @@ fn of_server(server: &[Directive]) -> Known {
     known
 }
 
+/// Whether none of a server's listeners has several addresses, so that it is known which one a connection was made to.
+pub(super) fn has_single_addresses(server: &[Directive]) -> bool {
+    let single = |address: &str| {
+        let ip = address.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        ip.is_ok_and(|ip| !ip.is_unspecified())
+    };
+    let listens = listens(server);
+    !listens.is_empty() && listens.iter().all(|(address, _)| single(address))
+}
+
 /// The addresses and ports of a server; none if it has a Unix socket.
 fn listens(server: &[Directive]) -> Vec<(String, String)> {
     let listens = server.iter().filter(|directive| directive.name == "listen").map(|it| it.word(0));

@@ -9,7 +9,7 @@ use super::file_tests::file_test;
 use super::named::has_rules;
 use super::out::{Lines, text};
 use super::pattern::{self, Pattern};
-use super::rewrite::absolute;
+use super::rewrite::{absolute, origin};
 use super::{Import, closed};
 
 /// Longer prefixes outside of a location that has an expression inside it; more are not converted.
@@ -431,6 +431,10 @@ impl<'d> Import<'d> {
             self.close(why, &mut lines);
         }
         self.types_of_location(&chain, &mut lines);
+        let own_origin = origin(&chain);
+        if (lines.has("files") || lines.has("try-files")) && own_origin != origin(&chain.at_server()) {
+            lines.setting(format!("redirect-origin {}", text(&own_origin.unwrap_or_default())));
+        }
         self.rest(location.inner(), &mut lines);
         // No request comes to a named one by its path.
         let entry = if is_internal && !matches!(path, Path::Named(_)) { " entry=internal" } else { "" };

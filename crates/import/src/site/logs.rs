@@ -55,6 +55,12 @@ const LATE: [&str; 16] = [
 /// Variables with one value for all requests of a server.
 const OF_SERVER: [&str; 3] = ["server_name", "server_port", "server_addr"];
 
+/// The longest time before a line without `buffer=` is written: nginx writes it at once.
+pub(super) const FLUSH: &str = "100ms";
+
+/// The same with `buffer=`: nginx waits until the buffer is full.
+const BUFFERED_FLUSH: &str = "10s";
+
 /// The port of a system log.
 const SYSLOG_PORT: u16 = 514;
 
@@ -195,6 +201,10 @@ impl<'d> Import<'d> {
                     },
                 }
             }
+            if !text.contains(" flush=") && text.contains(" buffer=") {
+                text.push_str(&format!(" flush=\"{BUFFERED_FLUSH}\""));
+            }
+            self.has_logs = true;
             lines.setting(text);
             if let Some(variable) = texts.iter().find_map(|word| self.same_condition(block, word)) {
                 let mut inner = Lines::default();

@@ -124,6 +124,9 @@ pub fn site_file(main: &[Directive]) -> Imported {
     if import.buffers_requests {
         top.setting("buffer-requests on".to_owned());
     }
+    if import.has_logs {
+        top.setting(format!("log-flush \"{}\"", logs::FLUSH));
+    }
     if import.is_named_by_path {
         let mut cases = Lines::default();
         cases.setting("case \"~^/([^/]+)$\" \"$1\"".to_owned());
@@ -193,6 +196,8 @@ struct Import<'d> {
     moved_pages: Vec<(String, String)>,
     /// Whether a folder is served.
     serves_files: bool,
+    /// Whether there is an access log.
+    has_logs: bool,
 }
 
 impl<'d> Import<'d> {

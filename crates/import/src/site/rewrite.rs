@@ -86,18 +86,35 @@ pub(super) fn whole_path(pattern: &str, to: &str) -> Option<String> {
 
 /// The URL that nginx makes of a path, with the port of the server if that is not the usual one.
 pub(super) fn absolute(to: &str, chain: &Chain<'_>) -> String {
+    match origin(chain).filter(|_| to.starts_with('/')) {
+        Some(origin) => format!("{origin}{to}"),
+        None => to.to_owned(),
+    }
+}
+
+/// What nginx puts in front of a path in `Location`, if anything.
+pub(super) fn origin(chain: &Chain<'_>) -> Option<String> {
     let is_off = |name: &str| chain.word(name) == "off";
-    if !to.starts_with('/') || is_off("absolute_redirect") {
-        return to.to_owned();
+    if is_off("absolute_redirect") {
+        return None;
     }
     let server = chain.server();
-    let host = match super::constants::port(server) {
-        _ if is_off("port_in_redirect") => "$host".to_owned(),
-        _ if !super::constants::has_only_unusual_ports(server) => "$http_host".to_owned(),
-        Some(port) => format!("$host:{port}"),
-        None => "$host:$server_port".to_owned(),
+    let name = server.iter().find(|it| it.name == "server_name").map_or("", |names| names.word(0));
+    let is_name =
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
+    let host = match chain.is_on("server_name_in_redirect") && is_name {
+        true => name.trim_start_matches('.'),
+        false => "$host",
     };
-    format!("$scheme://{host}{to}")
+    Some(match super::constants::port(server) {
+        _ if is_off("port_in_redirect") => format!("$scheme://{host}"),
+        _ if !super::constants::has_only_unusual_ports(server) => match host {
+            "$host" => "$scheme://$http_host".to_owned(),
+            name => format!("$scheme://{name}"),
+        },
+        Some(port) => format!("$scheme://{host}:{port}"),
+        None => format!("$scheme://{host}:$server_port"),
+    })
 }
 
 /// How a `rewrite` to this URL is confined to the requests of its location.

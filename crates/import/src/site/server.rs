@@ -8,9 +8,11 @@ use super::Import;
 use super::addresses::Addresses;
 use super::chain::Chain;
 use super::conditions::is_free;
+use super::constants::has_single_addresses;
 use super::location::Path;
 use super::out::{Lines, text, value};
 use super::pattern::{groups, has_named_group, with_only_group};
+use super::rewrite::origin;
 use super::tls;
 
 /// What a server on addresses without TLS has no use for.
@@ -77,6 +79,9 @@ impl<'d> Import<'d> {
     ) {
         let chain = http.within(server.inner());
         let mut lines = Lines::default();
+        if has_single_addresses(server.inner()) {
+            self.maps.push("server_addr".to_owned());
+        }
         let here: Vec<String> = self.addresses.at(at).iter().map(|address| address.text.clone()).collect();
         let (hosts, names_default) = self.names(server, at, &here, taken, &mut lines);
         if here.is_empty() {
@@ -101,7 +106,14 @@ impl<'d> Import<'d> {
         } else {
             self.real_ip(&chain, &mut lines);
         }
+        let others_serve_files = std::mem::take(&mut self.serves_files);
         self.rules_of_server(server, &chain, http, &mut lines);
+        if self.serves_files
+            && let Some(origin) = origin(&chain)
+        {
+            lines.setting_first(format!("redirect-origin {}", text(&origin)));
+        }
+        self.serves_files |= others_serve_files;
         let hosts: Vec<String> = hosts.iter().map(|host| value(host)).collect();
         sites.block(&server.comments, format!("site {}", hosts.join(" ")), lines);
     }

@@ -134,7 +134,7 @@ fn directives_have_their_words() {
         ),
         (
             "location / { proxy_pass https://a:1/b/; proxy_hide_header C; proxy_request_buffering on; proxy_buffering on; proxy_max_temp_file_size 64m; }",
-            "route \"/\" { | rewrite-prefix \"/\" \"/b/\" | proxy a-1 | proxy-host \"a:1\" | x-forwarded off | proxy-redirect \"https://a:1/b/\" \"/\" | buffer-response \"64MiB\" | \
+            "route \"/\" { | rewrite-prefix \"/\" \"/b/\" | proxy a-1 | proxy-host \"a:1\" | x-forwarded off | proxy-redirect \"https://a:1/b/\" \"$scheme://$http_host/\" | buffer-response \"64MiB\" | \
              response-header remove \"C\" | }",
         ),
         (
@@ -153,12 +153,12 @@ fn directives_have_their_words() {
         ),
         (
             "location / { proxy_pass http://z; } location /files/ { internal; root /r; }",
-            "route \"/\" { | proxy \"http://z\" | proxy-host z | x-forwarded off | proxy-redirect \"http://z/\" \"/\" | x-accel on | } | \
+            "route \"/\" { | proxy \"http://z\" | proxy-host z | x-forwarded off | proxy-redirect \"http://z/\" \"$scheme://$http_host/\" | x-accel on | } | \
              route \"/files/\" entry=internal { | files \"/r\" | }",
         ),
         (
             "location / { proxy_pass http://z; proxy_ignore_headers X-Accel-Redirect; } location /files/ { internal; root /r; }",
-            "route \"/\" { | proxy \"http://z\" | proxy-host z | x-forwarded off | proxy-redirect \"http://z/\" \"/\" | } | \
+            "route \"/\" { | proxy \"http://z\" | proxy-host z | x-forwarded off | proxy-redirect \"http://z/\" \"$scheme://$http_host/\" | } | \
              route \"/files/\" entry=internal { | files \"/r\" | }",
         ),
         (
@@ -179,6 +179,52 @@ fn directives_have_their_words() {
     ] {
         assert_eq!(of_server(text), expected, "{text}");
     }
+}
+
+#[test]
+fn redirects_to_folders_have_the_origin_of_nginx() {
+    let origins = |text: &str| {
+        let site = imported(&format!("http {{ server {{ {text} }} }}")).text;
+        let lines = site.lines().filter_map(|line| line.trim().strip_prefix("redirect-origin "));
+        lines.map(str::to_owned).collect::<Vec<_>>().join(" ")
+    };
+    for (text, expected) in [
+        ("listen 80; root /r;", "\"$scheme://$http_host\""),
+        ("listen 8080; location /a { alias /r; }", "\"$scheme://$host:8080\""),
+        ("listen 8080; root /r; port_in_redirect off;", "\"$scheme://$host\""),
+        (
+            "listen 8080; root /r; server_name a.test b.test; server_name_in_redirect on;",
+            "\"$scheme://a.test:8080\"",
+        ),
+        ("listen 8080; root /r; absolute_redirect off;", ""),
+        ("listen 8080; root /r; location /a/ { absolute_redirect off; }", "\"$scheme://$host:8080\" \"\""),
+        ("listen 80; return 204;", ""),
+    ] {
+        assert_eq!(origins(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn addresses_of_servers_are_known_where_a_listener_has_one() {
+    for (listens, expected) in [
+        ("listen 127.0.0.1:81; listen [::1]:82;", "respond 200 \"$server_addr:$server_port\""),
+        ("listen 127.0.0.1:81;", "respond 200 \"127.0.0.1:81\""),
+        ("listen 127.0.0.1:81; listen 82;", "respond 501"),
+    ] {
+        let text = "location / { return 200 $server_addr:$server_port; }";
+        let site = imported(&format!("http {{ server {{ {listens} {text} }} }}")).text;
+        assert!(site.contains(expected), "{listens}\n{site}");
+    }
+}
+
+/// nginx writes a line at once, and with `buffer=` when that is full.
+#[test]
+fn lines_of_logs_are_written_soon() {
+    let of = |log: &str| imported(&format!("http {{ {log} server {{ listen 80; return 204; }} }}")).text;
+    assert!(of("access_log a;").contains("log-flush \"100ms\"\n"));
+    assert!(of("access_log a buffer=1m;").contains(" buffer=\"1MiB\" flush=\"10s\"\n"));
+    assert!(of("access_log a buffer=1m flush=1s;").contains(" buffer=\"1MiB\" flush=\"1s\"\n"));
+    assert!(!of("").contains("log-flush"));
 }
 
 /// nginx takes lists from the innermost block that has any; a site file combines all levels.
@@ -278,8 +324,9 @@ fn upstreams_zones_maps_and_logs() {
     for expected in [
         "user a\n",
         "workers 2\n",
+        "log-flush \"100ms\"\n",
         "access-log a format=\"$remote_addr $status\" escape=json\n",
-        "    access-log b buffer=\"64KiB\"\n    // not converted: `if=$n` of this log (nginx.conf:3)\n",
+        "    access-log b buffer=\"64KiB\" flush=\"10s\"\n    // not converted: `if=$n` of this log (nginx.conf:3)\n",
         "map m \"$host\" {\n    default a\n    case \"example.org\" b\n    case \"~^x\" c\n}\n",
         "map n \"$host\" {\n    case a b\n}\n",
         "upstream u {\n    balance hash key=client\n    server \"http://a\" weight=3\n    // not converted: `slow_start=5s` of b:1\n    \
@@ -334,7 +381,7 @@ fn caches_are_converted() {
             "http {{ {path} server {{ listen 80; location / {{ proxy_pass http://a; {text} }} }} }}"
         ))
     };
-    let begin = "        proxy \"http://a\"\n        proxy-host a\n        x-forwarded off\n        proxy-redirect \"http://a/\" \"/\"\n";
+    let begin = "        proxy \"http://a\"\n        proxy-host a\n        x-forwarded off\n        proxy-redirect \"http://a/\" \"$scheme://$http_host/\"\n";
     for (text, expected) in [
         (
             "proxy_cache a;",

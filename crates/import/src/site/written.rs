@@ -4,6 +4,9 @@ use flatout_config::Source;
 
 use super::{Imported, check_written, nginx, site_file};
 
+/// What is in front of redirects to folders, on usual ports.
+const ORIGIN: &str = "redirect-origin \"$scheme://$http_host\"";
+
 pub(super) fn imported(text: &str) -> Imported {
     let source = Source::new("nginx.conf", text.as_bytes().to_vec(), &nginx::FILE).unwrap();
     let imported = site_file(&nginx::parse(&source, "nginx.conf").unwrap());
@@ -16,5 +19,6 @@ pub(super) fn of_server(text: &str) -> String {
     let whole = imported(&format!("http {{ server {{ listen 80; {text} }} }}")).text;
     let (_, site) = whole.split_once("site \"*\" {\n").unwrap_or(("", &whole));
     let (site, _) = site.split_once("\n}\n").unwrap_or((site, ""));
-    site.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" | ")
+    let is_common = |line: &&str| line.is_empty() || *line == ORIGIN;
+    site.lines().map(str::trim).filter(|line| !is_common(line)).collect::<Vec<_>>().join(" | ")
 }

@@ -45,8 +45,8 @@ pub(crate) struct Compiled {
     pub(crate) tables: Arc<Tables>,
     /// The names of upstreams, in their order.
     pub(crate) upstreams: Arc<[String]>,
-    /// The ports of listeners, by their numbers.
-    pub(crate) ports: Arc<[(u16, u16)]>,
+    /// The addresses of listeners, by their numbers.
+    pub(crate) addresses: Arc<[(u16, SocketAddr)]>,
     pub(crate) keys: RandomState,
     /// The counters of limits.
     counted: Arc<SharedLimits>,
@@ -139,7 +139,7 @@ impl Compiled {
             clients,
             tables,
             upstreams: plan.upstreams.iter().map(|upstream| upstream.name.clone()).collect(),
-            ports: plan.ports.as_slice().into(),
+            addresses: plan.addresses.as_slice().into(),
             // Keys are counted by their hashes, so the hasher has to stay.
             keys: former.map_or_else(RandomState::new, |former| former.keys.clone()),
             counted: Arc::new(shared),

@@ -58,6 +58,8 @@ pub(crate) struct CompiledRoute {
     pub(crate) try_files: Option<usize>,
     /// That folder has no index files and no listings: its folders are not there.
     pub(crate) tries_files_only: bool,
+    /// What is in front of the path in redirects of folders.
+    pub(crate) redirect_origin: Option<Text>,
     /// The name of the upstream.
     pub(crate) upstream_name: Option<Text>,
     /// Another name is that of a server.
@@ -238,7 +240,11 @@ impl CompiledRoute {
                 && site.tls_rules.is_none();
         }
         let upstream_name = route.upstream_name.as_ref().map(text).transpose()?;
+        let serves_files = route.try_files.is_some() || matches!(action, CompiledAction::Files(_));
+        let redirect_origin = route.rules.redirect_origin.as_ref().filter(|_| serves_files);
+        let redirect_origin = redirect_origin.map(text).transpose()?;
         let uses_captures = upstream_name.as_ref().is_some_and(Text::uses_captures)
+            || redirect_origin.as_ref().is_some_and(Text::uses_captures)
             || rewrites.uses_captures()
             || guards.uses_captures()
             || request_fields.uses_captures()
@@ -264,6 +270,7 @@ impl CompiledRoute {
             captures: expression.filter(|_| uses_captures),
             try_files: route.try_files,
             tries_files_only,
+            redirect_origin,
             upstream_name,
             names_server: route.names_server,
             named_upstreams: route.named_upstreams.clone(),

@@ -62,8 +62,8 @@ pub struct Plan {
     pub trust: Trust,
     /// The sites.
     pub sites: Vec<SharedSite>,
-    /// The ports of listeners, by their numbers.
-    pub ports: Vec<(u16, u16)>,
+    /// The addresses of listeners, by their numbers.
+    pub addresses: Vec<(u16, std::net::SocketAddr)>,
     /// The files that it names do not change, and its author sets the servers of running upstreams. Parts that are the same as in the plan
     /// before are used again: sites are not opened again, and connections stay if upstreams differ only in servers.
     pub keeps_unchanged: bool,

@@ -80,6 +80,8 @@ pub struct Rules {
     pub charset: Option<String>,
     /// The content types of these texts; none: [`CHARSET_TYPES`].
     pub charset_types: Vec<String>,
+    /// What is in front of the path when a folder is redirected to its path with a slash.
+    pub redirect_origin: Option<Template>,
 }
 
 impl Rules {

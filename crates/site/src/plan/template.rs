@@ -70,6 +70,8 @@ pub enum Variable {
     Process,
     /// The port on which the connection was accepted; nothing for a socket that is none, or whose port the kernel has chosen.
     ServerPort,
+    /// The address on which the connection was accepted; nothing for a socket that has none, or that has all addresses.
+    ServerAddress,
     /// The user name whose password was verified.
     User,
     /// The field of this name of the auth service's response, if it has allowed the request.
@@ -278,7 +280,7 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 64] = [
+pub const VARIABLES: [(&str, Variable); 65] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
@@ -303,6 +305,7 @@ pub const VARIABLES: [(&str, Variable); 64] = [
     ("server_protocol", Variable::Protocol),
     ("server_name", Variable::SiteName),
     ("server_port", Variable::ServerPort),
+    ("server_addr", Variable::ServerAddress),
     ("https", Variable::Https),
     ("ssl_protocol", Variable::TlsVersion),
     ("ssl_cipher", Variable::TlsCipher),

@@ -255,6 +255,22 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         ..ROUTES
     },
     ServeSetting {
+        name: "redirect-origin",
+        value: "TEXT",
+        default: "\"\"",
+        help: "what is in front of the path when a folder is redirected to its path with a slash, such as \
+               $scheme://$host:8080; empty: Location is only the path, which suits any proxy in front of this server",
+        set: |options, given| {
+            let text = given.text();
+            options.rules.redirect_origin = match text.is_empty() {
+                true => None,
+                false => Some(options.template(parse::field_value(text)?)?),
+            };
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
         name: "log-requests",
         value: "on|off",
         default: "on",
