@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use flatout_engine::tls::{Acceptor, ServerPlan};
 use flatout_engine::{Address as ListenAddress, Listen};
 use flatout_lane::process;
-use flatout_observe::log::{StandardStream, SyslogAddress};
+use flatout_observe::log::{StandardStream, SyslogTarget};
 use flatout_proxy::{Address, SourcePlace};
 
 use crate::plan::Plan;
@@ -102,7 +102,7 @@ fn settings(plan: &Plan) -> Vec<Lack> {
 
 /// Whether a log is a file, and not a system log or a stream of the process.
 fn is_file(path: &Path) -> bool {
-    let is_syslog = path.to_str().is_some_and(|name| SyslogAddress::parse(name).is_some());
+    let is_syslog = path.to_str().is_some_and(|name| SyslogTarget::parse(name).is_some());
     !is_syslog && StandardStream::of(path).is_none()
 }
 

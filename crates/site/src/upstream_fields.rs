@@ -22,6 +22,8 @@ const COOKIES_MAX: usize = 64;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UpstreamFields {
     locations: Vec<Replacing>,
+    /// What is in front of a path that has become `Location`.
+    origin: Option<AnswerText>,
     cookies: Vec<CookieChange>,
 }
 
@@ -74,7 +76,7 @@ impl UpstreamFields {
     /// # Errors
     /// An invalid expression, or a text with a variable that is unknown here.
     pub(crate) fn new(
-        locations: &[LocationRule],
+        (locations, origin): (&[LocationRule], Option<&Template>),
         cookies: &[CookieRule],
         expression: Option<&Regex>,
         counts: TableCounts,
@@ -112,6 +114,10 @@ impl UpstreamFields {
                 .iter()
                 .map(|rule| replacing(&rule.from, &rule.to))
                 .collect::<Result<_, Fault>>()?,
+            origin: origin
+                .filter(|_| !locations.is_empty())
+                .map(|origin| Ok(AnswerText::new(text(origin, None)?, OwnGroups::No)))
+                .transpose()?,
             cookies: cookies.iter().map(cookie).collect::<Result<_, Fault>>()?,
         })
     }
@@ -123,7 +129,7 @@ impl UpstreamFields {
     /// All texts, in the order of the rules.
     fn values(&self) -> impl Iterator<Item = &AnswerText> {
         let locations = self.locations.iter().flat_map(Replacing::values);
-        locations.chain(self.cookies.iter().flat_map(CookieChange::values))
+        locations.chain(&self.origin).chain(self.cookies.iter().flat_map(CookieChange::values))
     }
 
     /// Whether no text depends on the request.
@@ -163,9 +169,16 @@ impl UpstreamFields {
             return;
         }
         let locations: Vec<ReadyChange<'_>> = self.locations.iter().map(|it| it.ready(&mut next)).collect();
+        let origin = self.origin.as_ref().map(&mut next);
         for name in ["location", "refresh"] {
             let Some(value) = response.field(name).filter(|_| has_location) else { continue };
-            if let Some(value) = location(&locations, value).filter(|value| is_field_value(value)) {
+            let changed = location(&locations, value).map(|value| match &origin {
+                Some(origin) if name == "location" && value.starts_with(b"/") => {
+                    [&joined(origin, None), value.as_slice()].concat()
+                }
+                _ => value,
+            });
+            if let Some(value) = changed.filter(|value| is_field_value(value)) {
                 response.remove_header(name);
                 response.header(if name == "location" { "Location" } else { "Refresh" }, value);
             }
@@ -447,7 +460,7 @@ mod tests {
     }
 
     fn rules(locations: &[LocationRule], cookies: &[CookieRule]) -> UpstreamFields {
-        UpstreamFields::new(locations, cookies, None, TableCounts::default(), Place::Plan).unwrap()
+        UpstreamFields::new((locations, None), cookies, None, TableCounts::default(), Place::Plan).unwrap()
     }
 
     fn changed(rules: &UpstreamFields, name: &str, value: &str) -> String {
@@ -522,6 +535,24 @@ mod tests {
     #[test]
     fn an_invalid_expression_is_refused() {
         let rule = LocationRule { from: pattern("("), to: text("") };
-        assert!(UpstreamFields::new(&[rule], &[], None, TableCounts::default(), Place::Plan).is_err());
+        assert!(
+            UpstreamFields::new((&[rule], None), &[], None, TableCounts::default(), Place::Plan).is_err()
+        );
+    }
+
+    #[test]
+    fn a_path_that_becomes_location_gets_the_origin() {
+        let rules = [LocationRule { from: Matcher::Text(text("http://app/")), to: text("/a/") }];
+        let origin = text("https://a.test");
+        let rules =
+            UpstreamFields::new((&rules, Some(&origin)), &[], None, TableCounts::default(), Place::Plan)
+                .unwrap();
+        for (name, value, expected) in [
+            ("Location", "http://app/b", "https://a.test/a/b"),
+            ("Location", "/b", "/b"),
+            ("Refresh", "0; url=http://app/b", "0; url=/a/b"),
+        ] {
+            assert_eq!(changed(&rules, name, value), expected);
+        }
     }
 }

@@ -142,7 +142,10 @@ pub(super) fn of_response(lines: &mut Lines, plan: &Plan, rules: &Rules) {
         lines.line("charset", format!("texts that name none are {charset}"));
     }
     if let Some(origin) = &rules.redirect_origin {
-        lines.line("folders", format!("redirects begin with {}", format::template(plan, origin)));
+        lines.line(
+            "redirects",
+            format!("of folders, and by proxy-redirect, begin with {}", format::template(plan, origin)),
+        );
     }
     if rules.limit_rate_bytes_per_s > 0 {
         let after = match rules.limit_rate_after_bytes {

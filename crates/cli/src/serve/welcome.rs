@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 
 use flatout_engine::{Address, Severity, report, say};
 use flatout_files::Site;
-use flatout_observe::log::StandardStream;
+use flatout_observe::log::{StandardStream, SyslogTarget};
 use flatout_report::unit::{bytes, count};
 use flatout_server::Welcome;
 
@@ -51,7 +51,10 @@ fn details(started: &Welcome<'_>) -> Vec<(&'static str, String)> {
     let name = |path: &std::path::Path| match StandardStream::of(path) {
         Some(StandardStream::Stdout) => "standard output".to_owned(),
         Some(StandardStream::Stderr) => "standard error".to_owned(),
-        None => absolute(path),
+        None => match path.to_str().filter(|name| SyslogTarget::parse(name).is_some()) {
+            Some(name) => name.to_owned(),
+            None => absolute(path),
+        },
     };
     lines.push(match logs.is_empty() {
         true => ("requests", "not logged; --access-log - shows them".to_owned()),

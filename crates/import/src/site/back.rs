@@ -7,7 +7,6 @@ use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, text, value};
 use super::pattern::{self, Pattern};
-use super::rewrite::absolute;
 
 /// Attributes of cookies that can be added.
 const FLAGS: [&str; 5] = ["secure", "httponly", "samesite=strict", "samesite=lax", "samesite=none"];
@@ -29,7 +28,7 @@ impl<'d> Import<'d> {
             format!(
                 "proxy-redirect {} {}",
                 text(&from.replace('$', "$$")),
-                text(&absolute(&location.replace('$', "$$"), chain))
+                text(&location.replace('$', "$$"))
             )
         });
         let redirects = chain.list(&["proxy_redirect"]);
@@ -43,14 +42,15 @@ impl<'d> Import<'d> {
                     self.fates.carried(directive);
                     default.iter().for_each(|line| lines.setting(line.clone()));
                 }
-                _ => self.pair(directive, "proxy-redirect", chain, lines),
+                _ => self.pair(directive, "proxy-redirect", lines),
             }
         }
+        self.has_proxy_redirects |= lines.has("proxy-redirect");
         for (theirs, ours) in
             [("proxy_cookie_domain", "proxy-cookie-domain"), ("proxy_cookie_path", "proxy-cookie-path")]
         {
             for directive in chain.list(&[theirs]) {
-                self.pair(directive, ours, chain, lines);
+                self.pair(directive, ours, lines);
             }
         }
         for directive in chain.list(&["proxy_cookie_flags"]) {
@@ -90,7 +90,7 @@ impl<'d> Import<'d> {
         }
     }
 
-    fn pair(&mut self, directive: &'d Directive, setting: &str, chain: &Chain<'d>, lines: &mut Lines) {
+    fn pair(&mut self, directive: &'d Directive, setting: &str, lines: &mut Lines) {
         let [from, to] = directive.texts()[..] else {
             return match directive.texts()[..] {
                 ["off"] => self.fates.carried(directive),
@@ -119,11 +119,7 @@ impl<'d> Import<'d> {
         match (self.looked_for(from, setting == "proxy-cookie-domain"), unsupported) {
             (Ok(from), None) => {
                 self.fates.carried(directive);
-                let to = match setting {
-                    "proxy-redirect" => absolute(to, chain),
-                    _ => to.to_owned(),
-                };
-                lines.setting(format!("{setting} {from} {}", text(&to)));
+                lines.setting(format!("{setting} {from} {}", text(to)));
             }
             (Err(why), _) | (Ok(_), Some(why)) => self.leave(directive, &why, lines),
         }

@@ -115,7 +115,7 @@ fn conditions_variables_and_tables() {
         ),
         (
             "location /a/ { proxy_pass http://b/c/; proxy_cookie_path /c/ /a/; proxy_cookie_domain .b b.test; proxy_cookie_flags x secure; }",
-            "proxy-redirect \"http://b/c/\" \"$scheme://$http_host/a/\" | proxy-cookie-domain \"b\" \"b.test\" | proxy-cookie-path \"/c/\" \"/a/\" | \
+            "proxy-redirect \"http://b/c/\" \"/a/\" | proxy-cookie-domain \"b\" \"b.test\" | proxy-cookie-path \"/c/\" \"/a/\" | \
              proxy-cookie-flags x secure",
         ),
         (

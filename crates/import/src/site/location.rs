@@ -432,7 +432,9 @@ impl<'d> Import<'d> {
         }
         self.types_of_location(&chain, &mut lines);
         let own_origin = origin(&chain);
-        if (lines.has("files") || lines.has("try-files")) && own_origin != origin(&chain.at_server()) {
+        if ["files", "try-files", "proxy-redirect"].iter().any(|name| lines.has(name))
+            && own_origin != origin(&chain.at_server())
+        {
             lines.setting(format!("redirect-origin {}", text(&own_origin.unwrap_or_default())));
         }
         self.rest(location.inner(), &mut lines);

@@ -64,31 +64,20 @@ const BUFFERED_FLUSH: &str = "10s";
 /// The port of a system log.
 const SYSLOG_PORT: u16 = 514;
 
-/// The name of a log for `syslog:server=…` of nginx; `None` if it needs what is not supported.
+/// The name of a log for `syslog:server=…` of nginx, in the order that is read here; `None` if the server has a host name.
 fn system_log(path: &str) -> Option<String> {
-    let (mut server, mut others) = (None, false);
-    for part in path.strip_prefix("syslog:")?.split(',') {
-        match part.split_once('=') {
-            Some(("server", address)) => server = Some(address),
-            // The name of the program in messages.
-            Some(("tag", _)) | None => {}
-            Some(("facility", name)) => others |= name != "local7",
-            Some(("severity", name)) => others |= name != "info",
-            Some(_) => others = true,
+    let parts = path.strip_prefix("syslog:")?.split(',');
+    let server = parts.clone().find_map(|part| part.strip_prefix("server="))?;
+    let server = match (server.strip_prefix("unix:"), server.parse::<std::net::SocketAddr>()) {
+        (Some(_), _) | (None, Ok(_)) => server.to_owned(),
+        (None, Err(_)) => {
+            server.trim_matches(['[', ']']).parse::<std::net::IpAddr>().ok()?;
+            format!("{server}:{SYSLOG_PORT}")
         }
-    }
-    let server = server.filter(|_| !others)?;
-    if let Some(socket) = server.strip_prefix("unix:") {
-        return Some(format!("syslog:{socket}"));
-    }
-    let with_port = |port: &str| format!("syslog:{server}{port}");
-    match server.parse::<std::net::SocketAddr>() {
-        Ok(_) => Some(with_port("")),
-        Err(_) => {
-            let ip = server.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-            ip.ok().map(|_| with_port(&format!(":{SYSLOG_PORT}")))
-        }
-    }
+    };
+    let options: String =
+        parts.filter(|part| !part.starts_with("server=")).map(|part| format!(",{part}")).collect();
+    Some(format!("syslog:server={server}{options}"))
 }
 
 /// Whether a variable exists in access logs and is known when a request begins.
@@ -165,7 +154,7 @@ impl<'d> Import<'d> {
             }
             let path = texts.first().copied().unwrap_or_default();
             let Some(name) = log_name(path) else {
-                self.leave(directive, "a log is one file, or a system log with its usual facility", lines);
+                self.leave(directive, "a log is one file, or a system log with an address", lines);
                 continue;
             };
             let mut text = format!("access-log {}", value(&name));

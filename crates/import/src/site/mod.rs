@@ -196,6 +196,8 @@ struct Import<'d> {
     moved_pages: Vec<(String, String)>,
     /// Whether a folder is served.
     serves_files: bool,
+    /// Whether `Location` of upstreams is changed in this server.
+    has_proxy_redirects: bool,
     /// Whether there is an access log.
     has_logs: bool,
 }

@@ -88,6 +88,16 @@ impl Lines {
         self.lines.insert(0, OutputLine::Setting(text));
     }
 
+    /// A setting behind this many lines.
+    pub(super) fn setting_at(&mut self, at: usize, text: String) {
+        self.lines.insert(at.min(self.lines.len()), OutputLine::Setting(text));
+    }
+
+    /// The number of its lines.
+    pub(super) fn len(&self) -> usize {
+        self.lines.len()
+    }
+
     /// A block with the comments before it, after an empty line.
     pub(super) fn block(&mut self, comments: &[String], head: String, inner: Lines) {
         if !self.lines.is_empty() {

@@ -106,12 +106,14 @@ impl<'d> Import<'d> {
         } else {
             self.real_ip(&chain, &mut lines);
         }
+        let lines_before = lines.len();
         let others_serve_files = std::mem::take(&mut self.serves_files);
+        self.has_proxy_redirects = false;
         self.rules_of_server(server, &chain, http, &mut lines);
-        if self.serves_files
+        if (self.serves_files || self.has_proxy_redirects)
             && let Some(origin) = origin(&chain)
         {
-            lines.setting_first(format!("redirect-origin {}", text(&origin)));
+            lines.setting_at(lines_before, format!("redirect-origin {}", text(&origin)));
         }
         self.serves_files |= others_serve_files;
         let hosts: Vec<String> = hosts.iter().map(|host| value(host)).collect();

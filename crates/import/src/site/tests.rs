@@ -134,7 +134,7 @@ fn directives_have_their_words() {
         ),
         (
             "location / { proxy_pass https://a:1/b/; proxy_hide_header C; proxy_request_buffering on; proxy_buffering on; proxy_max_temp_file_size 64m; }",
-            "route \"/\" { | rewrite-prefix \"/\" \"/b/\" | proxy a-1 | proxy-host \"a:1\" | x-forwarded off | proxy-redirect \"https://a:1/b/\" \"$scheme://$http_host/\" | buffer-response \"64MiB\" | \
+            "route \"/\" { | rewrite-prefix \"/\" \"/b/\" | proxy a-1 | proxy-host \"a:1\" | x-forwarded off | proxy-redirect \"https://a:1/b/\" \"/\" | buffer-response \"64MiB\" | \
              response-header remove \"C\" | }",
         ),
         (
@@ -153,12 +153,12 @@ fn directives_have_their_words() {
         ),
         (
             "location / { proxy_pass http://z; } location /files/ { internal; root /r; }",
-            "route \"/\" { | proxy \"http://z\" | proxy-host z | x-forwarded off | proxy-redirect \"http://z/\" \"$scheme://$http_host/\" | x-accel on | } | \
+            "route \"/\" { | proxy \"http://z\" | proxy-host z | x-forwarded off | proxy-redirect \"http://z/\" \"/\" | x-accel on | } | \
              route \"/files/\" entry=internal { | files \"/r\" | }",
         ),
         (
             "location / { proxy_pass http://z; proxy_ignore_headers X-Accel-Redirect; } location /files/ { internal; root /r; }",
-            "route \"/\" { | proxy \"http://z\" | proxy-host z | x-forwarded off | proxy-redirect \"http://z/\" \"$scheme://$http_host/\" | } | \
+            "route \"/\" { | proxy \"http://z\" | proxy-host z | x-forwarded off | proxy-redirect \"http://z/\" \"/\" | } | \
              route \"/files/\" entry=internal { | files \"/r\" | }",
         ),
         (
@@ -182,7 +182,7 @@ fn directives_have_their_words() {
 }
 
 #[test]
-fn redirects_to_folders_have_the_origin_of_nginx() {
+fn redirects_have_the_origin_of_nginx() {
     let origins = |text: &str| {
         let site = imported(&format!("http {{ server {{ {text} }} }}")).text;
         let lines = site.lines().filter_map(|line| line.trim().strip_prefix("redirect-origin "));
@@ -198,6 +198,8 @@ fn redirects_to_folders_have_the_origin_of_nginx() {
         ),
         ("listen 8080; root /r; absolute_redirect off;", ""),
         ("listen 8080; root /r; location /a/ { absolute_redirect off; }", "\"$scheme://$host:8080\" \"\""),
+        ("listen 80; location / { proxy_pass http://a; }", "\"$scheme://$http_host\""),
+        ("listen 80; location / { proxy_pass http://a; proxy_redirect off; }", ""),
         ("listen 80; return 204;", ""),
     ] {
         assert_eq!(origins(text), expected, "{text}");
@@ -334,7 +336,7 @@ fn upstreams_zones_maps_and_logs() {
          failures 2 window=\"5s\" down-time=\"5s\"\n}\n",
         "// not converted: upstream unused { … }  (nginx.conf:5) nothing is passed to it\n",
         "site s \"~^x\\\\d\" \"~^mail\\\\..+$\" {\n    // not converted: the name ~^(?<n>y)$; named groups and variables are not \
-         supported in names\n    listen \":80\" default=on\n    access-log off\n    rate-limit \"30/m\" burst=5 delay=0 key=client name=z status=503 fields=off\n",
+         supported in names\n    listen \":80\" default=on\n    redirect-origin \"$scheme://$http_host\"\n    access-log off\n    rate-limit \"30/m\" burst=5 delay=0 key=client name=z status=503 fields=off\n",
         "    when \"$http_x != ''\" {\n        request-limit 10 key=\"$http_x\" name=c queue=0\n    }\n",
         "        proxy u\n        proxy-host u\n",
         "// not converted: server { … }  (nginx.conf:7) nginx sends it no requests either",
@@ -381,7 +383,7 @@ fn caches_are_converted() {
             "http {{ {path} server {{ listen 80; location / {{ proxy_pass http://a; {text} }} }} }}"
         ))
     };
-    let begin = "        proxy \"http://a\"\n        proxy-host a\n        x-forwarded off\n        proxy-redirect \"http://a/\" \"$scheme://$http_host/\"\n";
+    let begin = "        proxy \"http://a\"\n        proxy-host a\n        x-forwarded off\n        proxy-redirect \"http://a/\" \"/\"\n";
     for (text, expected) in [
         (
             "proxy_cache a;",

@@ -72,8 +72,7 @@ fn all_protocols_are_upgraded_where_nginx_forwards_the_field() {
 #[test]
 fn redirects_and_cookies_of_upstreams_are_changed_as_in_nginx() {
     for (text, expected) in [
-        ("proxy_redirect http://a/ /;", "proxy-redirect \"http://a/\" \"$scheme://$http_host/\""),
-        ("proxy_redirect http://a/ /; absolute_redirect off;", "proxy-redirect \"http://a/\" \"/\""),
+        ("proxy_redirect http://a/ /;", "proxy-redirect \"http://a/\" \"/\""),
         ("proxy_redirect http://a/ $scheme://$host/;", "proxy-redirect \"http://a/\" \"$scheme://$host/\""),
         ("proxy_redirect ~^http://[^/]+(/.+)$ $1;", "proxy-redirect \"~^http://[^/]+(/.+)$\" \"$1\""),
         ("proxy_redirect ~*http://a(?=x) /;", "// not converted: proxy_redirect"),

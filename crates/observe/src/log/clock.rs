@@ -38,6 +38,19 @@ pub fn iso_time(unix_seconds: u64) -> String {
     texts(unix_seconds).1
 }
 
+/// A time as in `Nov  6 08:49:37` (RFC 3164, 4.1.2).
+pub(super) fn syslog_time(unix_seconds: u64) -> String {
+    let date = flatout_wire::date::format(unix_seconds);
+    let text = String::from_utf8_lossy(&date);
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    match words[..] {
+        [_, day, month, _, time, ..] => {
+            format!("{month} {:>2} {time}", day.trim_start_matches('0'))
+        }
+        _ => String::new(),
+    }
+}
+
 /// Both forms.
 fn texts(unix_seconds: u64) -> (String, String) {
     // `Sun, 06 Nov 1994 08:49:37 GMT` has all parts of both formats.
@@ -58,6 +71,7 @@ mod tests {
 
     #[test]
     fn times_are_written_as_nginx_writes_them() {
+        assert_eq!(syslog_time(784_111_777), "Nov  6 08:49:37");
         let mut clock = Clock::new();
         clock.follow(784_111_777);
         assert_eq!(clock.local, Text::new(b"06/Nov/1994:08:49:37 +0000"));

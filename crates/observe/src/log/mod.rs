@@ -38,7 +38,7 @@ pub use condition::Condition;
 pub use escape::Escape;
 pub(crate) use lines::Lines;
 pub use sink::StandardStream;
-pub use syslog::SyslogAddress;
+pub use syslog::SyslogTarget;
 pub use template::Format;
 
 use writer::Shared;
@@ -46,7 +46,7 @@ use writer::Shared;
 /// The settings of a log.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The file, which is created if it does not exist, or the name of a system log ([`SyslogAddress::parse`]). A file's name may have
+    /// The file, which is created if it does not exist, or the name of a system log ([`SyslogTarget::parse`]). A file's name may have
     /// variables that are known when a request begins.
     pub path: PathBuf,
     /// The format of a line.

@@ -1,4 +1,4 @@
-//! A system log as the target of a log: each line is one message of RFC 5424 in one datagram, to a Unix socket or over UDP.
+//! A system log as the target of a log: each line is one message of RFC 5424, or of RFC 3164 as nginx sends it, in one datagram, to a Unix socket or over UDP.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flatout_lane::process::host_name;
 
-use super::clock::iso_time;
+use super::clock::{iso_time, syslog_time};
 use super::sink::Written;
 
 /// What the name of a log begins with.
@@ -26,40 +26,111 @@ const LINE_BYTES_MAX: usize = 8 << 10;
 /// How long a system log that does not read may hold up the writer, for each batch of lines.
 const SEND_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// The address of a system log.
+/// A system log, as the name of a log describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SyslogAddress {
+pub struct SyslogTarget {
+    address: SyslogAddress,
+    form: MessageForm,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum SyslogAddress {
     /// A datagram socket in the file system.
     Unix(PathBuf),
     /// A UDP address.
     Udp(SocketAddr),
 }
 
-impl SyslogAddress {
-    /// The address that the name of a log has: `syslog:/dev/log`, `syslog:127.0.0.1:514`; `syslog:` is `/dev/log`. `None` if it
-    /// is the name of a file.
+/// The form of messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum MessageForm {
+    /// That of RFC 5424.
+    Usual,
+    /// That of RFC 3164, as nginx writes it.
+    Old { priority: u8, tag: String, has_host: bool },
+}
+
+/// Facilities by their numbers, with their names in nginx.
+const FACILITIES: [&str; 24] = [
+    "kern", "user", "mail", "daemon", "auth", "intern", "lpr", "news", "uucp", "clock", "authpriv", "ftp",
+    "ntp", "audit", "alert", "cron", "local0", "local1", "local2", "local3", "local4", "local5", "local6",
+    "local7",
+];
+
+/// Severities by their numbers, with their names in nginx.
+const SEVERITIES: [&str; 8] = ["emerg", "alert", "crit", "error", "warn", "notice", "info", "debug"];
+
+/// The longest name of a program in a message of RFC 3164 (5.3).
+const TAG_BYTES_MAX: usize = 32;
+
+impl SyslogTarget {
+    /// The system log that the name of a log has: `syslog:/dev/log`, `syslog:127.0.0.1:514`; `syslog:` is `/dev/log`. Behind
+    /// `syslog:server=` the name is that of nginx, with `facility=`, `severity=`, `tag=` and `nohostname`, and messages are those
+    /// of RFC 3164. `None` if it is the name of a file.
     ///
     /// # Errors
-    /// It is neither an absolute path nor an address with a port.
-    pub fn parse(name: &str) -> Option<Result<SyslogAddress, String>> {
-        let address = name.strip_prefix(PREFIX)?;
-        let path = address.strip_prefix("unix:").unwrap_or(address);
-        Some(match address {
-            "" => Ok(SyslogAddress::Unix(USUAL_SOCKET.into())),
-            _ if path.starts_with('/') => Ok(SyslogAddress::Unix(path.into())),
-            _ => address.parse().map(SyslogAddress::Udp).map_err(|_| {
-                format!(
-                    "access-log: got `{name}`, need syslog:/PATH of a socket, such as syslog:/dev/log, or syslog:ADDRESS:PORT, \
-                     such as syslog:127.0.0.1:514"
-                )
-            }),
+    /// It is neither an absolute path nor an address with a port, or an option has a value that does not exist.
+    pub fn parse(name: &str) -> Option<Result<SyslogTarget, String>> {
+        let rest = name.strip_prefix(PREFIX)?;
+        Some(match rest.strip_prefix("server=") {
+            None => address(name, rest).map(|address| SyslogTarget { address, form: MessageForm::Usual }),
+            Some(rest) => of_nginx(name, rest),
         })
     }
 }
 
+fn address(name: &str, text: &str) -> Result<SyslogAddress, String> {
+    let path = text.strip_prefix("unix:").unwrap_or(text);
+    match text {
+        "" => Ok(SyslogAddress::Unix(USUAL_SOCKET.into())),
+        _ if path.starts_with('/') => Ok(SyslogAddress::Unix(path.into())),
+        _ => text.parse().map(SyslogAddress::Udp).map_err(|_| {
+            format!(
+                "access-log: got `{name}`, need syslog:/PATH of a socket, such as syslog:/dev/log, or syslog:ADDRESS:PORT, \
+                 such as syslog:127.0.0.1:514"
+            )
+        }),
+    }
+}
+
+/// An address with options, as in nginx.
+fn of_nginx(name: &str, text: &str) -> Result<SyslogTarget, String> {
+    let mut parts = text.split(',');
+    let address = address(name, parts.next().unwrap_or_default())?;
+    let (mut facility, mut severity, mut tag, mut has_host) = (23, 6, "nginx", true);
+    let number = |names: &[&str], wanted: &str| {
+        let at = names.iter().position(|name| *name == wanted);
+        at.ok_or_else(|| format!("access-log: got `{wanted}` in `{name}`, need one of {}", names.join(" ")))
+    };
+    for part in parts {
+        match part.split_once('=').unwrap_or((part, "")) {
+            ("facility", wanted) => facility = number(&FACILITIES, wanted)?,
+            ("severity", wanted) => severity = number(&SEVERITIES, wanted)?,
+            ("tag", wanted) => tag = wanted,
+            ("nohostname", "") => has_host = false,
+            _ => {
+                return Err(format!(
+                    "access-log: got `{part}` in `{name}`, need facility=, severity=, tag= or nohostname"
+                ));
+            }
+        }
+    }
+    let is_tag = |tag: &str| {
+        (1..=TAG_BYTES_MAX).contains(&tag.len())
+            && tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    if !is_tag(tag) {
+        return Err(format!(
+            "access-log: got the tag `{tag}` in `{name}`, need 1 to {TAG_BYTES_MAX} letters, digits and _"
+        ));
+    }
+    let priority = (facility * 8 + severity) as u8;
+    Ok(SyslogTarget { address, form: MessageForm::Old { priority, tag: tag.to_owned(), has_host } })
+}
+
 /// A connection to a system log.
 pub(super) struct Syslog {
-    address: SyslogAddress,
+    target: SyslogTarget,
     /// `None` after an error, until the next line.
     socket: Option<Socket>,
     host: String,
@@ -73,20 +144,18 @@ enum Socket {
 
 impl Syslog {
     pub(super) fn of(path: &Path) -> Option<io::Result<Syslog>> {
-        let address = SyslogAddress::parse(path.to_str()?)?;
+        let target = SyslogTarget::parse(path.to_str()?)?;
         Some(
-            address
-                .map_err(|message| io::Error::new(ErrorKind::InvalidInput, message))
-                .and_then(Syslog::open),
+            target.map_err(|message| io::Error::new(ErrorKind::InvalidInput, message)).and_then(Syslog::open),
         )
     }
 
-    fn open(address: SyslogAddress) -> io::Result<Syslog> {
+    fn open(target: SyslogTarget) -> io::Result<Syslog> {
         let is_printable =
             |host: &String| !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
         let host = Some(host_name()).filter(is_printable).unwrap_or_else(|| "-".to_owned());
-        let socket = Some(Socket::connect(&address)?);
-        Ok(Syslog { address, socket, host, message: Vec::new() })
+        let socket = Some(Socket::connect(&target.address)?);
+        Ok(Syslog { target, socket, host, message: Vec::new() })
     }
 
     /// Sends lines, each ended by a line feed. After an error the rest is lost: the writer must not wait for each of them.
@@ -113,17 +182,25 @@ impl Syslog {
     fn write_message(&mut self, line: &[u8]) {
         use io::Write;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let time = iso_time(now.as_secs());
-        let time = time.split('+').next().unwrap_or_default();
         self.message.clear();
         // Writing to memory does not fail.
-        let _ = write!(
-            self.message,
-            "<{PRIORITY}>1 {time}.{:03}Z {} flatout {} access - ",
-            now.subsec_millis(),
-            self.host,
-            std::process::id()
-        );
+        let _ = match &self.target.form {
+            MessageForm::Usual => {
+                let time = iso_time(now.as_secs());
+                let time = time.split('+').next().unwrap_or_default();
+                write!(
+                    self.message,
+                    "<{PRIORITY}>1 {time}.{:03}Z {} flatout {} access - ",
+                    now.subsec_millis(),
+                    self.host,
+                    std::process::id()
+                )
+            }
+            MessageForm::Old { priority, tag, has_host } => {
+                let host = if *has_host { format!("{} ", self.host) } else { String::new() };
+                write!(self.message, "<{priority}>{} {host}{tag}: ", syslog_time(now.as_secs()))
+            }
+        };
         self.message.extend_from_slice(line.get(..LINE_BYTES_MAX).unwrap_or(line));
     }
 
@@ -132,7 +209,7 @@ impl Syslog {
     fn send(&mut self) -> io::Result<()> {
         let socket = match self.socket.take() {
             Some(socket) => socket,
-            None => Socket::connect(&self.address)?,
+            None => Socket::connect(&self.target.address)?,
         };
         match socket.send(&self.message) {
             Ok(()) => self.socket = Some(socket),
@@ -141,7 +218,7 @@ impl Syslog {
                 return Err(error);
             }
             Err(_) => {
-                let socket = Socket::connect(&self.address)?;
+                let socket = Socket::connect(&self.target.address)?;
                 socket.send(&self.message)?;
                 self.socket = Some(socket);
             }
@@ -190,15 +267,46 @@ mod tests {
 
     #[test]
     fn names_of_system_logs_are_parsed() {
-        let unix = |path: &str| Some(Ok(SyslogAddress::Unix(path.into())));
-        assert_eq!(SyslogAddress::parse("syslog:"), unix("/dev/log"));
-        assert_eq!(SyslogAddress::parse("syslog:/a"), unix("/a"));
-        assert_eq!(SyslogAddress::parse("syslog:unix:/a"), unix("/a"));
+        let unix = |path: &str| Some(Ok(usual(SyslogAddress::Unix(path.into()))));
+        assert_eq!(SyslogTarget::parse("syslog:"), unix("/dev/log"));
+        assert_eq!(SyslogTarget::parse("syslog:/a"), unix("/a"));
+        assert_eq!(SyslogTarget::parse("syslog:unix:/a"), unix("/a"));
         let udp = SyslogAddress::Udp("[::1]:514".parse().unwrap());
-        assert_eq!(SyslogAddress::parse("syslog:[::1]:514"), Some(Ok(udp)));
-        assert_eq!(SyslogAddress::parse("/var/log/a.log"), None);
-        for bad in ["syslog:localhost", "syslog:127.0.0.1", "syslog:a/b"] {
-            assert!(SyslogAddress::parse(bad).unwrap().unwrap_err().contains(bad));
+        assert_eq!(SyslogTarget::parse("syslog:[::1]:514"), Some(Ok(usual(udp))));
+        assert_eq!(SyslogTarget::parse("/var/log/a.log"), None);
+        for bad in [
+            "syslog:localhost",
+            "syslog:127.0.0.1",
+            "syslog:a/b",
+            "syslog:server=/a,facility=x",
+            "syslog:server=/a,severity=8",
+            "syslog:server=/a,tag=a-b",
+            "syslog:server=/a,other",
+            "syslog:server=localhost",
+        ] {
+            assert!(SyslogTarget::parse(bad).unwrap().unwrap_err().contains(bad));
+        }
+    }
+
+    fn usual(address: SyslogAddress) -> SyslogTarget {
+        SyslogTarget { address, form: MessageForm::Usual }
+    }
+
+    #[test]
+    fn messages_of_nginx_have_its_form() {
+        for (options, begin, end) in [
+            ("", "<190>", " nginx: one"),
+            (",nohostname", "<190>", " nginx: one"),
+            (",facility=user,severity=alert,tag=a_1", "<9>", " a_1: one"),
+        ] {
+            let target = SyslogTarget::parse(&format!("syslog:server=unix:/a{options}")).unwrap().unwrap();
+            let mut log = Syslog { target, socket: None, host: "here".to_owned(), message: Vec::new() };
+            log.write_message(b"one");
+            let message = String::from_utf8(log.message).unwrap();
+            // `Nov  6 08:49:37` has 15 characters.
+            let rest = message.strip_prefix(begin).unwrap().get(15..).unwrap();
+            let host = if options.contains("nohostname") { "" } else { " here" };
+            assert_eq!(rest, format!("{host}{end}"), "{message}");
         }
     }
 
@@ -206,7 +314,7 @@ mod tests {
     fn a_line_is_one_message_and_a_closed_socket_loses_lines() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         receiver.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let mut log = Syslog::open(SyslogAddress::Udp(receiver.local_addr().unwrap())).unwrap();
+        let mut log = Syslog::open(usual(SyslogAddress::Udp(receiver.local_addr().unwrap()))).unwrap();
         let written = log.write(b"one\ntwo\n", 2);
         assert_eq!((written.lines, written.lost), (2, 0));
         let mut buffer = [0; 1 << 10];
@@ -224,7 +332,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("log");
         let receiver = UnixDatagram::bind(&path).unwrap();
-        let mut log = Syslog::open(SyslogAddress::Unix(path.clone())).unwrap();
+        let mut log = Syslog::open(usual(SyslogAddress::Unix(path.clone()))).unwrap();
         drop(receiver);
         let written = log.write(b"one\ntwo\n", 2);
         assert_eq!((written.lines, written.lost, written.error.is_some()), (0, 2, true));

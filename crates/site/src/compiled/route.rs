@@ -497,7 +497,7 @@ impl ResponseRules {
             fields,
             hsts: rules.hsts.map(hsts),
             upstream: UpstreamFields::new(
-                &rules.locations,
+                (&rules.locations, rules.redirect_origin.as_ref()),
                 &rules.cookies,
                 expression,
                 TableCounts::of(plan),

@@ -80,7 +80,7 @@ pub struct Rules {
     pub charset: Option<String>,
     /// The content types of these texts; none: [`CHARSET_TYPES`].
     pub charset_types: Vec<String>,
-    /// What is in front of the path when a folder is redirected to its path with a slash.
+    /// What is in front of the path when a folder is redirected to its path with a slash, or when `locations` make `Location` a path.
     pub redirect_origin: Option<Template>,
 }
 

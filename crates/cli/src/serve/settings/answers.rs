@@ -258,8 +258,9 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         name: "redirect-origin",
         value: "TEXT",
         default: "\"\"",
-        help: "what is in front of the path when a folder is redirected to its path with a slash, such as \
-               $scheme://$host:8080; empty: Location is only the path, which suits any proxy in front of this server",
+        help: "what is in front of the path in Location when a folder is redirected to its path with a slash, or when \
+               proxy-redirect has made it a path, such as $scheme://$host:8080; empty: Location is only the path, which \
+               suits any proxy in front of this server",
         set: |options, given| {
             let text = given.text();
             options.rules.redirect_origin = match text.is_empty() {

@@ -1,6 +1,6 @@
 //! Access logs, and the admin listener.
 
-use flatout_observe::log::{Escape, Format, Plan as Log, Scope, StandardStream, SyslogAddress};
+use flatout_observe::log::{Escape, Format, Plan as Log, Scope, StandardStream, SyslogTarget};
 use flatout_observe::observed::RequestLogs;
 use flatout_server::Plan;
 
@@ -27,7 +27,7 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
             Key { name: "sample", value: "N", help: "as log-sample", ..KEY },
         ],
         default: "off",
-        help: "log each request to this file, to - (stdout), stdout or stderr, to a system log (syslog:/dev/log, syslog:ADDRESS:PORT), or off; the name of the file may have variables of the request, as in /var/log/$host.log; on a terminal with log-format short unless it is set; in a site, only its requests; in a route, its requests are in these logs alone, or with off in none; SIGUSR1 reopens it after a rotation",
+        help: "log each request to this file, to - (stdout), stdout or stderr, to a system log (syslog:/dev/log, syslog:ADDRESS:PORT; with messages of RFC 3164 as nginx writes it: syslog:server=ADDRESS:PORT,facility=local7,severity=info,tag=nginx,nohostname), or off; the name of the file may have variables of the request, as in /var/log/$host.log; on a terminal with log-format short unless it is set; in a site, only its requests; in a route, its requests are in these logs alone, or with off in none; SIGUSR1 reopens it after a rotation",
         set: |options, given| {
             let is_off = given.text() == "off";
             if options.level == Level::Route {
@@ -49,7 +49,7 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
                 path: match given.text() {
                     "-" | "stdout" => StandardStream::Stdout.path().to_owned(),
                     "stderr" => StandardStream::Stderr.path().to_owned(),
-                    name => match SyslogAddress::parse(name).transpose()? {
+                    name => match SyslogTarget::parse(name).transpose()? {
                         Some(_) => name.into(),
                         None => options.path(name),
                     },
