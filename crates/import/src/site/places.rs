@@ -7,16 +7,8 @@ use crate::nginx::{Directive, Word};
 use super::values;
 
 /// Directives whose files are relative to the folder of the configuration.
-const FILES: [&str; 15] = [
+const FILES: [&str; 7] = [
     "auth_basic_user_file",
-    "grpc_ssl_certificate",
-    "grpc_ssl_certificate_key",
-    "grpc_ssl_trusted_certificate",
-    "proxy_ssl_certificate",
-    "proxy_ssl_certificate_key",
-    "proxy_ssl_crl",
-    "proxy_ssl_password_file",
-    "proxy_ssl_trusted_certificate",
     "ssl_certificate",
     "ssl_certificate_key",
     "ssl_client_certificate",
@@ -24,6 +16,9 @@ const FILES: [&str; 15] = [
     "ssl_password_file",
     "ssl_trusted_certificate",
 ];
+
+/// What the names of the same directives for upstreams begin with.
+const FAMILIES: [&str; 3] = ["grpc_", "proxy_", "uwsgi_"];
 
 /// Folders that nginx is built with, for names that are relative to it; the first one that has its pages is taken.
 const PREFIXES: [&str; 3] = ["/usr/share/nginx", "/usr/local/nginx", "/etc/nginx"];
@@ -49,7 +44,9 @@ fn name_files(directive: &mut Directive, folder: Option<&Path>, prefix: Option<&
         let is_name = !word.text.starts_with('/')
             && !["off", ""].contains(&word.text.as_str())
             && !word.text.contains(['$', ':']);
-        if let Some(folder) = folder.filter(|_| is_name && FILES.contains(&&*directive.name)) {
+        let of_upstream = FAMILIES.iter().find_map(|family| directive.name.strip_prefix(family));
+        let names_file = FILES.contains(&of_upstream.unwrap_or(&directive.name));
+        if let Some(folder) = folder.filter(|_| is_name && names_file) {
             word.text = folder.join(&word.text).display().to_string();
         }
         if let Some(prefix) = prefix.filter(|_| is_name && ["root", "alias"].contains(&&*directive.name)) {
@@ -153,13 +150,28 @@ fn rename(directive: &mut Directive, name: &str, to: &str) {
 
 #[cfg(test)]
 mod tests {
+    use flatout_config::Source;
+
     use super::super::written::imported;
+    use crate::nginx::{FILE, parse};
 
     #[test]
     fn sockets_may_have_more_slashes() {
         let text = "http { server { listen 80; location / { uwsgi_pass unix:///run/app.sock; } } }";
         let site = imported(text).text;
         assert!(site.contains("server \"unix:/run/app.sock\""), "{site}");
+    }
+
+    #[test]
+    fn files_for_upstreams_are_relative_to_the_folder_of_the_configuration() {
+        let names =
+            ["ssl_certificate", "proxy_ssl_crl", "grpc_ssl_password_file", "uwsgi_ssl_certificate_key"];
+        for name in names {
+            let source =
+                Source::new("/etc/a/b.conf", format!("http {{ {name} x.pem; }}").into_bytes(), &FILE);
+            let parsed = parse(&source.unwrap(), "/etc/a/b.conf").unwrap();
+            assert_eq!(super::absolute(&parsed)[0].inner()[0].word(0), "/etc/a/x.pem", "{name}");
+        }
     }
 
     #[test]

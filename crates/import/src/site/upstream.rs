@@ -114,6 +114,15 @@ impl<'d> Import<'d> {
         let mut settings = self.connecting(chain, family, is_tls);
         settings.extend(protocol);
         let block = self.upstreams.iter().copied().find(|upstream| upstream.word(0) == authority);
+        let word = |name: &str| chain.word(&format!("{family}_{name}"));
+        let uses_name =
+            word("ssl_name").is_empty() && (word("ssl_server_name") == "on" || word("ssl_verify") == "on");
+        let is_name =
+            |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
+        if is_tls && uses_name && block.is_some() && is_name(authority) {
+            // In nginx, the servers of an upstream have its name.
+            settings.push(format!("upstream-name {}", value(authority)));
+        }
         let scheme = if is_tls { "https" } else { "http" };
         if let (None, true) = (block, settings.is_empty()) {
             return Some(match authority.starts_with("unix:") && !is_tls {

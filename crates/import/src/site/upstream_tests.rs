@@ -122,6 +122,22 @@ fn certificates_for_upstreams_and_names_are_converted() {
     assert!(!text.contains("not converted:"), "{text}");
 }
 
+#[test]
+fn servers_of_an_upstream_have_its_name_in_tls() {
+    for (settings, expected) in [
+        ("", false),
+        ("proxy_ssl_server_name on;", true),
+        ("proxy_ssl_verify on;", true),
+        ("proxy_ssl_server_name on; proxy_ssl_name c.test;", false),
+    ] {
+        let main = format!(
+            "http {{ upstream b {{ server a.test:443; }} server {{ listen 80; location / {{ proxy_pass https://b; {settings} }} }} }}"
+        );
+        let text = imported(&main).text;
+        assert_eq!(text.contains("    upstream-name b\n"), expected, "{text}");
+    }
+}
+
 /// Behind one address there may be many servers.
 #[test]
 fn grpc_without_keepalive_has_a_connection_for_each_request() {
