@@ -435,7 +435,10 @@ impl<'d> Import<'d> {
         if ["files", "try-files", "proxy-redirect"].iter().any(|name| lines.has(name))
             && own_origin != origin(&chain.at_server())
         {
-            lines.setting(format!("redirect-origin {}", text(&own_origin.unwrap_or_default())));
+            lines.setting(match own_origin {
+                Some(origin) => format!("redirect-origin {}", text(&origin)),
+                None => "redirect-origin off".to_owned(),
+            });
         }
         self.rest(location.inner(), &mut lines);
         // No request comes to a named one by its path.

@@ -44,6 +44,7 @@ impl<'d> Import<'d> {
         self.process(&http.outer(), top);
         if !self.is_only_server {
             self.largest_heads(&servers, http, top);
+            self.largest_windows(&servers, http, top);
         }
         self.one_worker(http.outer().own(), top);
         self.logs_of_http(http, top);

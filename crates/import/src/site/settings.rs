@@ -135,6 +135,27 @@ impl<'d> Import<'d> {
         }
     }
 
+    /// The largest window for bodies of any server, of several ones: here all have the same.
+    pub(super) fn largest_windows(&mut self, servers: &[&'d Directive], http: &Chain<'d>, top: &mut Lines) {
+        const NAME: &str = "http2_body_preread_size";
+        let of = |server: &&'d Directive| {
+            let own = server.inner().iter().find(|it| it.name == NAME)?;
+            Some((own, values::bytes(own.word(0))?))
+        };
+        let own: Vec<(&'d Directive, u64)> = servers.iter().filter_map(of).collect();
+        let Some((largest, _)) = own.iter().max_by_key(|(_, bytes)| *bytes) else { return };
+        let of_http =
+            http.find(NAME).and_then(|of_http| values::bytes(of_http.word(0))).unwrap_or(WINDOW_BYTES);
+        // Without a window of its own, a smaller one would be a limit.
+        own.iter().filter(|(_, bytes)| *bytes >= of_http).for_each(|(own, _)| self.fates.carried(own));
+        if http.find(NAME).is_none()
+            && let Some(Some(text)) =
+                of_process(largest).filter(|text| text.as_ref().is_some_and(|it| !it.is_empty()))
+        {
+            top.setting(text);
+        }
+    }
+
     /// A whole nginx.conf, which has a block of `events`, without a number of processes: nginx has one.
     pub(super) fn one_worker(&mut self, main: &[Directive], top: &mut Lines) {
         let has = |name: &str| main.iter().any(|directive| directive.name == name);

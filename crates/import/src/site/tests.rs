@@ -197,7 +197,7 @@ fn redirects_have_the_origin_of_nginx() {
             "\"$scheme://a.test:8080\"",
         ),
         ("listen 8080; root /r; absolute_redirect off;", ""),
-        ("listen 8080; root /r; location /a/ { absolute_redirect off; }", "\"$scheme://$host:8080\" \"\""),
+        ("listen 8080; root /r; location /a/ { absolute_redirect off; }", "\"$scheme://$host:8080\" off"),
         ("listen 80; location / { proxy_pass http://a; }", "\"$scheme://$http_host\""),
         ("listen 80; location / { proxy_pass http://a; proxy_redirect off; }", ""),
         ("listen 80; return 204;", ""),
@@ -217,6 +217,22 @@ fn addresses_of_servers_are_known_where_a_listener_has_one() {
         let site = imported(&format!("http {{ server {{ {listens} {text} }} }}")).text;
         assert!(site.contains(expected), "{listens}\n{site}");
     }
+}
+
+/// A larger window refuses nothing.
+#[test]
+fn the_largest_window_of_servers_is_that_of_all() {
+    let with = |one: &str, other: &str| {
+        let site = "return 204;";
+        imported(&format!(
+            "http {{ server {{ listen 80; {one} {site} }} server {{ listen 81; {other} {site} }} }}"
+        ))
+    };
+    let size = |bytes: &str| format!("http2_body_preread_size {bytes};");
+    let imported = with(&size("128k"), &size("1m"));
+    assert!(imported.text.contains("stream-window 1048576\n"), "{}", imported.text);
+    assert_eq!(imported.left, 0, "{}", imported.text);
+    assert!(!with(&size("0"), "").text.contains("\nstream-window"), "a smaller one remains");
 }
 
 /// nginx writes a line at once, and with `buffer=` when that is full.

@@ -257,15 +257,15 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
     ServeSetting {
         name: "redirect-origin",
         value: "TEXT",
-        default: "\"\"",
+        default: "off",
         help: "what is in front of the path in Location when a folder is redirected to its path with a slash, or when \
-               proxy-redirect has made it a path, such as $scheme://$host:8080; empty: Location is only the path, which \
-               suits any proxy in front of this server",
+               proxy-redirect has made it a path, such as $scheme://$host:8080; off: Location is only the path, which suits \
+               any proxy in front of this server",
         set: |options, given| {
             let text = given.text();
-            options.rules.redirect_origin = match text.is_empty() {
-                true => None,
-                false => Some(options.template(parse::field_value(text)?)?),
+            options.rules.redirect_origin = match text {
+                "off" => None,
+                _ => Some(options.template(parse::field_value(text)?)?),
             };
             Ok(())
         },
