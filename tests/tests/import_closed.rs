@@ -583,9 +583,9 @@ fn a_server_on_loopback_stays_there() {
     let output = Command::new(program("flatout")).args(["import", &conf]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     for expected in [
-        "site \"a.test\" {\n    listen \":80\" default=on\n    files \"/srv\"\n}",
-        "site \"b.test\" {\n    listen \"127.0.0.1:8080\" default=on\n    files \"/secret\"\n}",
-        "site \"a.test\" {\n    listen \":8081\" default=on\n    files \"/lost\"\n}",
+        "site \"a.test\" {\n    listen \":80\" default=on\n    redirect-origin \"$scheme://$http_host\"\n    files \"/srv\"\n}",
+        "site \"b.test\" {\n    listen \"127.0.0.1:8080\" default=on\n    redirect-origin \"$scheme://$host:8080\"\n    files \"/secret\"\n}",
+        "site \"a.test\" {\n    listen \":8081\" default=on\n    redirect-origin \"$scheme://$host:8081\"\n    files \"/lost\"\n}",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
     }

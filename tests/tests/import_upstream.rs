@@ -13,11 +13,18 @@ fn flatout(folder: &Folder, arguments: &[&str]) -> Output {
 /// The status and the body of each target, one after the other, from the imported nginx and from flatout. `UPSTREAM` stands for a
 /// server that responds with its argument `v`. `None` without nginx.
 fn responses(http: &str, targets: &[&str]) -> Option<[Vec<String>; 2]> {
+    parts(http, targets, &["--write-out", " %{http_code}"])
+}
+
+/// The same with what these arguments of curl print.
+fn parts(http: &str, targets: &[&str], printed: &[&str]) -> Option<[Vec<String>; 2]> {
     let (folder, behind) = (Folder::new(), Folder::new());
     behind.write(
         "site.kdl",
-        "site \"*\" { route \"/missing\" { respond 404 none; }; route \"/\" { respond 200 \"$uri $arg_v\"; }; }",
+        "site \"*\" { route \"/missing\" { respond 404 none; }; \
+         route \"/moved\" { redirect \"http://$http_host/moved/there\" status=302; }; route \"/\" { respond 200 \"$uri $arg_v\"; }; }",
     );
+    std::fs::create_dir_all(folder.0.join("www/folder")).unwrap();
     let upstream = Server::start({
         let mut command = Command::new(program("flatout"));
         command.args(["serve", "-c"]).arg(behind.0.join("site.kdl"));
@@ -28,7 +35,7 @@ fn responses(http: &str, targets: &[&str]) -> Option<[Vec<String>; 2]> {
     let ask = |at: String| {
         let get = |target: &&str| {
             let mut command = Command::new("curl");
-            command.args(["--silent", "--max-time", "30", "--write-out", " %{http_code}"]);
+            command.args(["--silent", "--max-time", "30"]).args(printed);
             let output = command.arg(format!("http://{at}{target}")).output().unwrap();
             format!("{target}: {}", String::from_utf8_lossy(&output.stdout))
         };
@@ -86,4 +93,27 @@ fn responses_of_requests_that_bypass_the_cache_are_stored_as_by_nginx() {
     let Some([old, new]) = responses(http, &targets) else { return };
     assert_eq!(new, old);
     assert!(new.contains(&"/stored?v=4: /stored 3 200".to_owned()), "{new:#?}");
+}
+
+/// The port is that of nginx.conf, whichever flatout listens on here.
+#[test]
+fn redirects_have_the_addresses_of_nginx() {
+    let http = r#"
+        server {
+            listen 127.0.0.1:PORT;
+            server_name a.test;
+            root FOLDER/www;
+            location /off/ { absolute_redirect off; alias FOLDER/www/; }
+            location /app/ { proxy_pass http://UPSTREAM/moved/; }
+            location /plain/ { absolute_redirect off; proxy_pass http://UPSTREAM/moved/; }
+            location /gone { return 301 /here; }
+        }
+    "#;
+    let targets = ["/folder", "/folder?a=b", "/off/folder", "/gone", "/app/x", "/plain/x"];
+    let printed = ["--output", "/dev/null", "--write-out", "%{http_code} %header{location}"];
+    let Some([old, new]) = parts(http, &targets, &printed) else { return };
+    assert_eq!(old, new);
+    assert!(new.iter().take(4).all(|it| it.contains(": 301 ")), "{new:?}");
+    assert!(new[0].contains(": 301 http://127.0.0.1:") && new[2].ends_with(": 301 /off/folder/"), "{new:?}");
+    assert!(new[4].ends_with("/app/there") && new[5].ends_with(": 302 /plain/there"), "{new:?}");
 }
