@@ -479,6 +479,8 @@ impl ResponseRules {
         };
         let fields =
             FieldRules::of_responses(&rules.response_fields, expression, TableCounts::of(plan), place)?;
+        // Responses of a cache are the same for all hosts, so that they need no values for each request.
+        let origin = rules.redirect_origin.as_ref().filter(|_| rules.cache.is_none());
         Ok(ResponseRules {
             site,
             logs: rules.logs,
@@ -497,7 +499,7 @@ impl ResponseRules {
             fields,
             hsts: rules.hsts.map(hsts),
             upstream: UpstreamFields::new(
-                (&rules.locations, rules.redirect_origin.as_ref()),
+                (&rules.locations, origin),
                 &rules.cookies,
                 expression,
                 TableCounts::of(plan),

@@ -259,7 +259,7 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         value: "TEXT",
         default: "off",
         help: "what is in front of the path in Location when a folder is redirected to its path with a slash, or when \
-               proxy-redirect has made it a path, such as $scheme://$host:8080; off: Location is only the path, which suits \
+               proxy-redirect has made it a path in a route without a cache, such as $scheme://$host:8080; off: Location is only the path, which suits \
                any proxy in front of this server",
         set: |options, given| {
             let text = given.text();
