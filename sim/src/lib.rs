@@ -12,6 +12,7 @@ mod carrier;
 mod client;
 mod crash;
 mod disk;
+mod event_stream;
 mod frames;
 mod message;
 mod model;

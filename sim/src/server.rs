@@ -137,6 +137,11 @@ impl SimulatedWorker {
         self.stepped.has_tasks()
     }
 
+    /// Checks what must be true when nobody has anything to do.
+    pub(crate) fn check_at_rest(&self) -> Result<(), String> {
+        self.stepped.check_at_rest()
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.stepped.has_ended()
     }

@@ -7,6 +7,7 @@ use flatout_push::{History, Hub, Kind, Plan};
 
 use crate::bus::Bus;
 use crate::client::connect;
+use crate::event_stream::EventStream;
 use crate::model::push::{CHANNELS, CHANNELS_PATH, Position, channel_name};
 use crate::scene::Channels;
 use crate::socket::{Received, Sent, Socket};
@@ -85,7 +86,7 @@ impl Publisher {
         let count = if self.random.u8(..6) == 0 { self.random.u32(1..=BURST_MAX) } else { 1 }.min(self.left);
         let plan = plan(channels);
         for _ in 0..count {
-            let channel = self.random.usize(..CHANNELS);
+            let channel = if channels.is_single { 0 } else { self.random.usize(..CHANNELS) };
             let comes_from_other = channels.has_bus && self.random.bool();
             if comes_from_other && self.random.u8(..8) == 0 {
                 self.bus.lose(channel);
@@ -132,7 +133,7 @@ pub(crate) struct Subscriber {
 }
 
 struct Connection {
-    socket: Socket,
+    link: Link,
     transport: Transport,
     output: Vec<u8>,
     inbox: Inbox,
@@ -145,11 +146,38 @@ struct Connection {
     is_slow: bool,
 }
 
+/// What it gets its messages over.
+enum Link {
+    Http1(Socket),
+    Http2(Box<EventStream>),
+}
+
+impl Link {
+    /// Whether the header of a proxy is not sent yet.
+    fn is_announcing(&self) -> bool {
+        match self {
+            Link::Http1(socket) => socket.is_announcing(),
+            Link::Http2(stream) => stream.is_announcing(),
+        }
+    }
+
+    /// Whether something that was taken from the caller is still to be sent.
+    fn has_unsent(&mut self) -> bool {
+        match self {
+            Link::Http1(socket) => socket.has_unsent(),
+            Link::Http2(_) => false,
+        }
+    }
+}
+
 impl Subscriber {
-    pub(crate) fn new(number: usize, mut random: fastrand::Rng) -> Subscriber {
+    pub(crate) fn new(number: usize, is_single: bool, mut random: fastrand::Rng) -> Subscriber {
         let mut channels: Vec<usize> = (0..CHANNELS).collect();
         random.shuffle(&mut channels);
         channels.truncate(random.usize(1..=CHANNELS));
+        if is_single {
+            channels = vec![0];
+        }
         Subscriber {
             number,
             position: crate::model::push::Channels::default().ask(channels),
@@ -180,9 +208,11 @@ impl Subscriber {
             self.connect(folder, shared)?;
             return Ok(true);
         };
-        if !connection.output.is_empty() {
-            let piece = connection.socket.draw_piece(&mut self.random, connection.output.len());
-            match connection.socket.send(&connection.output[..piece]) {
+        if let Link::Http1(socket) = &mut connection.link
+            && !connection.output.is_empty()
+        {
+            let piece = socket.draw_piece(&mut self.random, connection.output.len());
+            match socket.send(&connection.output[..piece]) {
                 Sent::Bytes(bytes) => {
                     connection.output.drain(..bytes);
                     shared.event(actor, Event::Sent(bytes));
@@ -192,9 +222,7 @@ impl Subscriber {
                 Sent::Broken => return self.end(shared),
             }
         }
-        if !connection.is_steady
-            && self.random.u8(..INTERRUPT_STEPS) == 0
-            && !connection.socket.is_announcing()
+        if !connection.is_steady && self.random.u8(..INTERRUPT_STEPS) == 0 && !connection.link.is_announcing()
         {
             return Ok(self.interrupt(shared));
         }
@@ -219,16 +247,24 @@ impl Subscriber {
 
     fn connect(&mut self, folder: &Path, shared: &mut Shared<'_>) -> Result<(), String> {
         let actor = Actor::Subscriber(self.number);
-        let socket = connect(folder, false, &mut self.random, shared, actor)?;
         let transports = [Transport::Events, Transport::Events, Transport::Socket, Transport::Poll];
         let transport = *self.random.choice(&transports).expect("some");
+        let is_http2 = transport == Transport::Events && self.random.bool();
+        let socket = connect(folder, is_http2, &mut self.random, shared, actor)?;
         if self.cursor.is_none() {
             self.position = shared.model.channels.ask(self.position.channels.clone());
         }
         self.reads_since_ns = shared.now_ns;
-        let output = self.request(transport);
+        let (link, output) = match is_http2 {
+            true => {
+                let (path, cursor) = (self.path(), self.cursor.as_deref());
+                let stream = EventStream::new(socket, &path, cursor, &mut self.random);
+                (Link::Http2(Box::new(stream)), Vec::new())
+            }
+            false => (Link::Http1(socket), self.request(transport)),
+        };
         self.connection = Some(Connection {
-            socket,
+            link,
             transport,
             output,
             inbox: Inbox::new(transport),
@@ -240,10 +276,14 @@ impl Subscriber {
         Ok(())
     }
 
-    fn request(&mut self, transport: Transport) -> Vec<u8> {
+    fn path(&self) -> String {
         let names: Vec<String> =
             self.position.channels.iter().map(|channel| channel_name(*channel)).collect();
-        let path = format!("{CHANNELS_PATH}/{}", names.join(","));
+        format!("{CHANNELS_PATH}/{}", names.join(","))
+    }
+
+    fn request(&mut self, transport: Transport) -> Vec<u8> {
+        let path = self.path();
         let has_body = transport == Transport::Poll && self.random.u8(..4) == 0;
         let body_length = if has_body { self.random.usize(1..=UNWANTED_BYTES_MAX) } else { 0 };
         transport.request(&path, self.cursor.as_deref(), body_length)
@@ -252,11 +292,21 @@ impl Subscriber {
     fn receive(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
         let actor = Actor::Subscriber(self.number);
         let Some(connection) = &mut self.connection else { return Ok(false) };
-        let most = connection.socket.draw_room(&mut self.random);
-        let received = connection.socket.receive(&mut connection.inbox.input, most);
+        let (input, random) = (&mut connection.inbox.input, &mut self.random);
+        let received = match &mut connection.link {
+            Link::Http1(socket) => {
+                let most = socket.draw_room(random);
+                let received = socket.receive(input, most);
+                if let Received::Bytes(bytes) = received {
+                    shared.event(actor, Event::Received(bytes));
+                }
+                received
+            }
+            Link::Http2(stream) => stream.step(input, random, shared, actor),
+        };
         match received {
             Received::Nothing => return self.rest(shared),
-            Received::Bytes(bytes) => shared.event(actor, Event::Received(bytes)),
+            Received::Bytes(_) => {}
             // With TLS the last bytes come together with the end.
             Received::End | Received::Reset => {}
         }
@@ -334,7 +384,7 @@ impl Subscriber {
             && connection.transport == Transport::Poll
             && self.cursor.is_none()
         {
-            if connection.output.is_empty() && !connection.socket.has_unsent() {
+            if connection.output.is_empty() && !connection.link.has_unsent() {
                 connection.asked_ns.get_or_insert(shared.now_ns);
             }
             let is_asking = connection.asked_ns.is_none_or(|asked_ns| asked_ns == shared.now_ns);

@@ -1,7 +1,10 @@
 //! A connection of HTTP/1: some requests, one after the other or pipelined.
 
 use super::request::{draw_repeated, draw_request, draw_tunnel};
-use super::{DISCARDED_BYTES_MAX, PAUSE_MS_MAX, POLL_PAUSE_MS_MAX, REPEATED_MAX, draw_count};
+use super::{
+    DISCARDED_BYTES_MAX, PAUSE_MS_MAX, POLL_PAUSE_MS_MAX, REPEATED_MAX, SLOW_CONNECTIONS, SLOW_STEPS,
+    draw_count,
+};
 use crate::message::{Decoder, Framing, Head, Start, body, chunked};
 use crate::model::{Excuse, Got, Planned, ResponseFields};
 use crate::scene::TIME_MAX;
@@ -34,6 +37,8 @@ pub(super) struct Connection {
     opened_ns: u64,
     /// It never pauses in the middle of something.
     is_steady: bool,
+    /// It pauses again and again in the middle of a response.
+    reads_slowly: bool,
     /// It has.
     is_slow: bool,
     /// Nothing more can be sent.
@@ -86,7 +91,7 @@ impl Connection {
         for sends in order {
             let did = match sends {
                 true => self.send(random, shared, actor, wakes_at_ns),
-                false => self.receive(random, shared, actor)?,
+                false => self.receive(random, shared, actor, wakes_at_ns)?,
             };
             if did != Did::Nothing {
                 return Ok(did);
@@ -174,6 +179,7 @@ impl Connection {
             crashes: shared.crashes,
             opened_ns: shared.now_ns,
             is_steady: random.bool(),
+            reads_slowly: random.u8(..SLOW_CONNECTIONS) == 0,
             is_slow: false,
             is_broken: false,
             gives_up_at_ns: None,
@@ -297,6 +303,7 @@ impl Connection {
         random: &mut fastrand::Rng,
         shared: &mut Shared<'_>,
         actor: Actor,
+        wakes_at_ns: &mut u64,
     ) -> Result<Did, String> {
         let most = self.socket.draw_room(random);
         let received = self.socket.receive(&mut self.input, most);
@@ -312,6 +319,11 @@ impl Connection {
         }
         let ended = matches!(received, Received::End | Received::Reset);
         if !ended {
+            if self.reads_slowly && self.response.is_some() && random.u8(..SLOW_STEPS) == 0 {
+                self.is_slow = true;
+                let pause_ms = random.u64(1..=PAUSE_MS_MAX);
+                *wakes_at_ns = shared.pause(actor, pause_ms);
+            }
             if self.next < self.requests.len() {
                 return Ok(Did::Something);
             }

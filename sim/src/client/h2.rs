@@ -12,7 +12,7 @@ use h2::client::{self, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 
 use super::request::{draw_request, draw_unwanted};
-use super::{PAUSE_MS_MAX, REQUESTS_MAX, UNWANTED_MAX, draw_count};
+use super::{PAUSE_MS_MAX, REQUESTS_MAX, SLOW_CONNECTIONS, SLOW_STEPS, UNWANTED_MAX, draw_count};
 use crate::carrier::{Carrier, Wire};
 use crate::message::body;
 use crate::model::{Excuse, Got, Planned, ResponseFields};
@@ -55,6 +55,8 @@ pub(super) struct Connection {
     opened_ns: u64,
     /// It never pauses in the middle of something.
     is_steady: bool,
+    /// It pauses again and again.
+    reads_slowly: bool,
     /// It has.
     is_slow: bool,
     gives_up_at_ns: Option<u64>,
@@ -150,6 +152,7 @@ impl Connection {
             crashes: shared.crashes,
             opened_ns: shared.now_ns,
             is_steady: random.bool(),
+            reads_slowly: random.u8(..SLOW_CONNECTIONS) == 0,
             is_slow: false,
             gives_up_at_ns: None,
         }
@@ -227,7 +230,11 @@ impl Connection {
         {
             return self.end(reason, shared);
         }
-        if did && !self.is_steady && random.u8(..64) == 0 && !self.wire.borrow().socket.is_announcing() {
+        let pauses = match self.reads_slowly {
+            true => random.u8(..SLOW_STEPS) == 0,
+            false => !self.is_steady && random.u8(..64) == 0,
+        };
+        if did && pauses && !self.wire.borrow().socket.is_announcing() {
             let pause_ms = random.u64(1..=PAUSE_MS_MAX);
             self.is_slow = true;
             *wakes_at_ns = shared.pause(actor, pause_ms);

@@ -29,6 +29,12 @@ const CONNECTIONS_MAX: usize = 3;
 /// The server skips this much of a body that nobody wants, to keep the connection.
 const DISCARDED_BYTES_MAX: usize = 256 << 10;
 
+/// One in so many connections reads slowly.
+const SLOW_CONNECTIONS: u8 = 6;
+
+/// A connection that reads slowly pauses at one of so many steps.
+const SLOW_STEPS: u8 = 8;
+
 /// The longest pauses of a client that keeps the rules: anywhere, between two requests with the same head, and between two of its
 /// connections. Responses become stale meanwhile.
 const PAUSE_MS_MAX: u64 = 2_000;

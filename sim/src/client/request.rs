@@ -25,7 +25,8 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
             1 if !is_plain => "DELETE",
             _ => "GET",
         };
-        let asks = RequestDirectives::draw(random, is_plain, shared.model.etag(resource));
+        let mut asks = RequestDirectives::draw(random, is_plain, shared.model.etag(resource));
+        asks.no_cache |= shared.scene.insists && random.bool();
         return Planned {
             id,
             named: id,

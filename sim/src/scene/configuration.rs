@@ -6,6 +6,9 @@ use flatout_proxy as proxy;
 
 use super::{BODY_MAX_SMALL, SERVERS_MAX};
 
+/// Less than one piece of a response. Without any, no response goes to a file.
+const SPOOL_MEMORY_SMALL: u64 = 1_000;
+
 /// A configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Configuration {
@@ -94,7 +97,8 @@ impl Configuration {
 
     /// Bodies go to the disk.
     pub(super) fn keep_nothing_in_memory(&mut self) {
-        (self.buffers_requests, self.spools_to_files, self.spool_memory_max) = (true, true, 0);
+        (self.buffers_requests, self.spools_to_files) = (true, true);
+        self.spool_memory_max = SPOOL_MEMORY_SMALL;
         self.buffer_response_bytes = 1 << 30;
     }
 

@@ -17,7 +17,7 @@ pub(crate) use paths::{cache_path, listen_path, passed_path, proxied_path, secur
 pub(crate) use routes::{DENIED, REFUSED};
 
 use crate::message::BODY_BYTES_MAX;
-use crate::model::cache::RESOURCES;
+use crate::model::cache::{PLAIN_RESOURCES, RESOURCES};
 
 /// Servers of the application, and their names.
 const SERVERS_MAX: usize = 2;
@@ -66,6 +66,8 @@ pub(crate) struct Scene {
     pub(crate) shares_resources: bool,
     /// If so, most of these requests are for this resource.
     pub(crate) popular: Option<u8>,
+    /// If so, many of these requests want a response that was validated for them.
+    pub(crate) insists: bool,
     /// How often one of them is purged.
     pub(crate) purges: u32,
     /// Messages that are published.
@@ -112,6 +114,8 @@ pub(crate) struct Channels {
     pub(crate) lag_max: u32,
     /// Some messages come from another server.
     pub(crate) has_bus: bool,
+    /// All messages and subscribers have the same channel.
+    pub(crate) is_single: bool,
 }
 
 /// The most subscribers of a run.
@@ -119,9 +123,6 @@ const MANY_SUBSCRIBERS: usize = 12;
 
 /// The lengths from this draw on are those of runs with long bodies.
 const LONG_FIRST: u8 = 10;
-
-/// The longest body in runs that use files. With the small buffer, parts of it go to a file more than once.
-const SPOOLED_BYTES_MAX: usize = 400_000;
 
 impl Scene {
     pub(crate) fn draw(random: &mut fastrand::Rng) -> Scene {
@@ -160,6 +161,7 @@ impl Scene {
             requests_per_connection_max: (random.u8(..6) == 0).then(|| random.u32(1..=3)),
             shares_resources: random.bool() || is_calm,
             popular: random.bool().then(|| random.u8(..RESOURCES)),
+            insists: random.u8(..8) == 0,
             channels: (random.u8(..4) == 0).then(|| Channels {
                 subscribers: random.usize(1..=4),
                 messages: random.u32(1..=100),
@@ -167,6 +169,7 @@ impl Scene {
                 age: *random.choice(&[AGE_SHORT, 100 * TIME_MAX]).expect("some"),
                 lag_max: *random.choice(&[2, 1000]).expect("some"),
                 has_bus: random.u8(..3) == 0,
+                is_single: false,
             }),
             purges: if random.bool() { random.u32(1..=30) } else { 0 },
             disk: DiskFaults::draw(random),
@@ -193,7 +196,7 @@ impl Scene {
         } else if random.u8(..12) == 0 {
             // Small buffers make clients slow, so that responses are stored in files repeatedly.
             scene.configurations.iter_mut().for_each(Configuration::keep_nothing_in_memory);
-            (scene.send_buffer_bytes, scene.body_bytes_max) = (Some(SEND_BUFFER_SMALL), SPOOLED_BYTES_MAX);
+            (scene.send_buffer_bytes, scene.body_bytes_max) = (Some(SEND_BUFFER_SMALL), BODY_BYTES_MAX);
             scene.has_long_bodies = true;
         }
         // By a generator of its own: everything else stays as it is without a folder.
@@ -230,7 +233,8 @@ impl Scene {
             (self.shares_resources, self.clients) = (true, random.usize(4..=8));
             if random.bool() {
                 // A purged response must not come back, even if the disk was full during the purge.
-                (self.purges, self.disk.fills_up) = (self.purges.max(random.u32(..10)), true);
+                (self.purges, self.disk.fills_up) = (self.purges.max(random.u32(2..10)), true);
+                self.popular = Some(random.u8(..PLAIN_RESOURCES));
             }
             let caches = self.configurations.iter_mut().filter_map(|it| it.cache.as_mut());
             caches.filter(|_| random.u8(..4) > 0).for_each(|cache| cache.fresh_s = Some(FRESH_S_LONG));
@@ -267,6 +271,7 @@ impl Scene {
         if let Some(channels) = self.channels.as_mut().filter(|_| random.u8(..3) == 0) {
             // Several of a worker have the same channel, and some of them are late.
             channels.subscribers = random.usize(5..=MANY_SUBSCRIBERS);
+            channels.is_single = random.bool();
         }
     }
 

@@ -15,7 +15,7 @@ impl World {
     /// All clients are done: nothing may be left of them.
     pub(super) fn end(&mut self, shared: &mut Shared<'_>) -> Result<(), String> {
         self.settle(shared)?;
-        flatout_proxy::check_all()?;
+        self.check_at_rest()?;
         self.clients.iter().try_for_each(Client::check_at_rest)?;
         self.upstreams.iter().try_for_each(Upstream::check_at_rest)?;
         self.server().handle.drain();

@@ -105,7 +105,9 @@ impl World {
         let all_workers = workers * (1 + scene.upgrades as usize);
         let channels = scene.channels.filter(|_| !reduction.has_no_subscribers);
         let count = channels.map_or(0, |it| it.subscribers);
-        let subscribers: Vec<_> = (0..count).map(|number| Subscriber::new(number, random.fork())).collect();
+        let is_single = channels.is_some_and(|it| it.is_single);
+        let subscribers: Vec<_> =
+            (0..count).map(|number| Subscriber::new(number, is_single, random.fork())).collect();
         let publisher = Publisher::new(server.hub.clone(), channels, random.fork());
         let disk = Disk::new(scene.disk, random.fork());
         let actors = all_workers + clients.len() + upstreams.len() + subscribers.len() + 3;
@@ -146,7 +148,7 @@ impl World {
                     return Err(self.stuck(shared));
                 }
                 if !std::mem::replace(&mut is_checked, true) {
-                    flatout_proxy::check_all()?;
+                    self.check_at_rest()?;
                 }
                 self.advance(shared, did_at_ns);
                 busy_turns = 0;
@@ -218,6 +220,15 @@ impl World {
             1 => self.publisher.step(shared),
             _ => self.operate(shared),
         }
+    }
+
+    /// Checks what must be true when nobody has anything to do.
+    fn check_at_rest(&self) -> Result<(), String> {
+        flatout_proxy::check_all()?;
+        let mut workers = self.servers.iter().flat_map(|server| &server.workers).enumerate();
+        workers.try_for_each(|(number, worker)| {
+            worker.check_at_rest().map_err(|message| format!("worker {number}: {message}"))
+        })
     }
 
     fn server(&self) -> &Server {

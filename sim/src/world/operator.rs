@@ -189,7 +189,8 @@ impl World {
         let Some(cache) = &opened.cache else { return false };
         // Most interesting is a purge while its resource is requested.
         let awaited = shared.model.awaited().filter(|_| self.random.bool());
-        let resource = awaited.unwrap_or_else(|| self.random.u8(..RESOURCES));
+        let popular = shared.scene.popular.filter(|_| self.random.bool());
+        let resource = awaited.or(popular).unwrap_or_else(|| self.random.u8(..RESOURCES));
         let is_soft = self.random.u8(..3) == 0;
         let scheme = if shared.scene.has_tls { "https" } else { "http" };
         let (scope, purged) = match self.random.u8(..8) {

@@ -83,6 +83,11 @@ impl Main {
         self.worker.poll.set()
     }
 
+    #[cfg(feature = "simulation")]
+    pub(super) fn worker(&self) -> &WorkerLoop {
+        &self.worker
+    }
+
     /// One turn, of a worker that has something to do or is due: one that nobody has woken waits, as it would on its thread.
     #[cfg(feature = "simulation")]
     pub(super) fn step(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> StepOutcome {

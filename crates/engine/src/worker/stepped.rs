@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use flatout_lane::slab::Cursor;
 use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
 
-use super::Setup;
 use super::run::Main;
+use super::{Setup, WorkerLoop};
 use crate::exchange::Worker as Place;
+use crate::h1;
 use crate::service::Service;
 
 /// A worker that never waits: each step is one turn.
@@ -100,8 +102,35 @@ impl SteppedWorker {
         self.has_tasks && self.main.is_some()
     }
 
+    /// Checks what must be true of a worker that has nothing to do.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check_at_rest(&self) -> Result<(), String> {
+        self.main.as_ref().map_or(Ok(()), |main| main.worker().check_at_rest())
+    }
+
     /// Whether it has drained or was stopped.
     pub fn has_ended(&self) -> bool {
         self.main.is_none()
+    }
+}
+
+impl WorkerLoop {
+    /// Messages that were taken are handled, and bytes that a request needs are read.
+    fn check_at_rest(&self) -> Result<(), String> {
+        if !self.mail.is_empty() {
+            return Err(format!("{} messages that were taken are not handled", self.mail.len()));
+        }
+        let mut cursor = Cursor::default();
+        while let Some((_, connection)) = cursor.next(&self.connections) {
+            if connection.readable && !connection.is_scheduled && h1::wants_input(&self.serving, connection) {
+                return Err(format!(
+                    "a connection that wants {:?} may have bytes, and is not read",
+                    connection.machine.wants()
+                ));
+            }
+        }
+        Ok(())
     }
 }

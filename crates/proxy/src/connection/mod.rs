@@ -179,6 +179,12 @@ impl UpstreamConnection {
         }
     }
 
+    /// Queued bytes, without those in pipes.
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        let bytes = |out: &Out| if let Out::Bytes(bytes) = out { bytes.len() } else { 0 };
+        self.out.iter().map(bytes).sum()
+    }
+
     /// Sends queued bytes.
     pub(crate) fn flush(&mut self, lane: &Lane) -> Flushed {
         while let Some(front) = self.out.front_mut() {

@@ -96,6 +96,14 @@ impl ProxyWorker {
             bytes.extend_from_slice(&job.body);
             let _ = connection.machine.end(b"", bytes);
         }
+        let flushed = connection.send(&self.lane, bytes);
+        // The server has responded to an earlier request before it has read all of its body. Of this one it has seen nothing, so nothing that
+        // comes now is a response to it.
+        if connection.uses > 0 && flushed == Flushed::Full && connection.unsent_bytes() == bytes.len() {
+            self.close(state, at);
+            job.wants_new = true;
+            return Some(job);
+        }
         if let Some(exchange) = job.receiver.exchange() {
             self.lane.attach(exchange, connection.guest);
         }
@@ -103,7 +111,6 @@ impl ProxyWorker {
             // No event of the client's exchange reports a body that is in a file.
             self.lane.call_again(connection.guest);
         }
-        let flushed = connection.send(&self.lane, bytes);
         self.await_server(connection, upstream);
         connection.uses += 1;
         state.give_job(at, job);
