@@ -108,8 +108,8 @@ impl Publisher {
             };
             shared.model.channels.publish(channel, id, shared.now_ns);
         }
-        if shared.scene.upgrades > 0 && self.random.u8(..4) == 0 {
-            shared.invite_change(shared.now_ns);
+        if self.random.u8(..4) == 0 {
+            shared.invite_upgrade(shared.now_ns);
         }
         self.left -= count;
         shared.model.channels.has_ended = self.left == 0;
@@ -241,6 +241,8 @@ impl Subscriber {
         } else if let Some(connection) = &mut self.connection {
             connection.is_slow = true;
             shared.event(actor, Event::Pause(pause_ns / 1_000_000));
+            // It may be behind then.
+            shared.invite_upgrade(shared.now_ns + pause_ns / 2);
         }
         true
     }

@@ -458,6 +458,7 @@ impl Connection {
 
     /// The client has closed the connection itself.
     fn abandon(&mut self, shared: &mut Shared<'_>) -> Did {
+        shared.invite_upgrade(shared.now_ns);
         shared.model.ended += 1;
         Did::Ended
     }

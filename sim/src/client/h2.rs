@@ -282,6 +282,7 @@ impl Connection {
                 if at < self.streams.len() {
                     let stream = self.streams.remove(at);
                     shared.event(actor, Event::Cancel(stream.planned.id));
+                    shared.invite_upgrade(shared.now_ns);
                     shared.model.ended += 1;
                 }
             }
@@ -489,6 +490,7 @@ impl Connection {
 
     /// The client closes the connection.
     fn abandon(&mut self, shared: &mut Shared<'_>, actor: Actor) -> Did {
+        shared.invite_upgrade(shared.now_ns);
         shared.event(actor, Event::Close);
         shared.model.ended += self.streams.len() as u64;
         Did::Ended

@@ -103,6 +103,9 @@ pub(crate) struct Scene {
 /// A buffer that a few messages or a short body fill. The smallest has room for two pieces of 2 kB.
 const SEND_BUFFER_SMALL: usize = 30_000;
 
+/// The longest body in runs with the smallest buffers.
+const BODY_BYTES_SHORT: usize = 40_000;
+
 /// Channels, their messages and who gets them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Channels {
@@ -189,7 +192,7 @@ impl Scene {
         };
         let buffer = *random.choice(&[None, None, Some(SEND_BUFFER_SMALL), Some(0)]).expect("some");
         if let Some(bytes) = buffer.filter(|_| !scene.has_long_bodies) {
-            (scene.send_buffer_bytes, scene.body_bytes_max) = (Some(bytes), 40_000 + 2 * bytes);
+            (scene.send_buffer_bytes, scene.body_bytes_max) = (Some(bytes), BODY_BYTES_SHORT + 2 * bytes);
         }
         if scene.disk.waiting_max < WAITING_MAX && random.bool() {
             scene.configurations.iter_mut().for_each(Configuration::keep_nothing_in_memory);
@@ -250,6 +253,7 @@ impl Scene {
         // The model cannot follow a cache folder through an upgrade: it moves only after the former server has left it.
         if self.crashes == 0 && self.folder_bytes.is_none() && random.u8(..4) == 0 {
             self.upgrades = random.u32(1..=3);
+            self.draw_around_upgrades(random);
         }
         if self.crashes == 0 && random.u8(..6) == 0 {
             // The model compares the log with requests, and these connections have lines too.
@@ -272,6 +276,19 @@ impl Scene {
             // Several of a worker have the same channel, and some of them are late.
             channels.subscribers = random.usize(5..=MANY_SUBSCRIBERS);
             channels.is_single = random.bool();
+        }
+    }
+
+    /// Some upgrades come when subscribers are behind, and some when a worker fetches a response for clients of other workers only.
+    fn draw_around_upgrades(&mut self, random: &mut fastrand::Rng) {
+        if self.channels.is_some() && random.bool() {
+            self.send_buffer_bytes = Some(0);
+            self.body_bytes_max = self.body_bytes_max.min(BODY_BYTES_SHORT);
+        }
+        let has_cache = self.configurations.iter().all(|configuration| configuration.cache.is_some());
+        if has_cache && self.clients_fail && random.bool() {
+            (self.workers, self.clients) = (self.workers.max(2), random.usize(2..=5));
+            (self.shares_resources, self.popular) = (true, Some(random.u8(..PLAIN_RESOURCES)));
         }
     }
 

@@ -76,6 +76,13 @@ impl<'s> Shared<'s> {
         self.change_at_ns = Some(self.change_at_ns.map_or(at_ns, |known_ns| known_ns.min(at_ns)));
     }
 
+    /// The same in runs with upgrades.
+    pub(crate) fn invite_upgrade(&mut self, at_ns: u64) {
+        if self.scene.upgrades > 0 {
+            self.invite_change(at_ns);
+        }
+    }
+
     /// Whether a change is likelier now. It was likelier only once.
     pub(super) fn take_invitation(&mut self) -> bool {
         self.change_at_ns.take_if(|at_ns| *at_ns <= self.now_ns).is_some()
