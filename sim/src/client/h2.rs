@@ -32,6 +32,9 @@ pub(super) struct Connection {
     state: State,
     /// The windows of the client, in bytes.
     window: u32,
+    /// Some requests have bodies. Then its windows stay as they are: `h2` does not read while a change of them waits behind a body, and the
+    /// server may read on only when its client reads.
+    has_uploads: bool,
     /// Requests that were not sent yet; the last is the next.
     planned: Vec<Planned>,
     streams: Vec<Stream>,
@@ -139,6 +142,7 @@ impl Connection {
             wire,
             state: State::Handshake(handshake),
             window,
+            has_uploads: planned.iter().any(|request| request.body_length > 0),
             planned,
             streams: Vec::new(),
             leftovers: Vec::new(),
@@ -311,7 +315,7 @@ impl Connection {
                 Poll::Pending => None,
             },
             State::Open(_, driver) => {
-                if self.window < WINDOW_LATER && self.wire.borrow().socket.is_long() {
+                if self.window < WINDOW_LATER && self.wire.borrow().socket.is_long() && !self.has_uploads {
                     // While the server has not confirmed an earlier change, there is no other one.
                     if driver.set_initial_window_size(WINDOW_LATER).is_ok() {
                         self.window = WINDOW_LATER;

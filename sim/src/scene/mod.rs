@@ -250,8 +250,7 @@ impl Scene {
 impl Scene {
     /// Draws what the operator does besides reloads and purges, and the limits of the server.
     fn draw_operator(&mut self, random: &mut fastrand::Rng) {
-        // The model cannot follow a cache folder through an upgrade: it moves only after the former server has left it.
-        if self.crashes == 0 && self.folder_bytes.is_none() && random.u8(..4) == 0 {
+        if self.crashes == 0 && random.u8(..4) == 0 {
             self.upgrades = random.u32(1..=3);
             self.draw_around_upgrades(random);
         }
@@ -279,11 +278,18 @@ impl Scene {
         }
     }
 
-    /// Some upgrades come when subscribers are behind, and some when a worker fetches a response for clients of other workers only.
+    /// Some upgrades come when subscribers are behind, some when a worker fetches a response for clients of other workers only, and some
+    /// when responses of the folder are fresh.
     fn draw_around_upgrades(&mut self, random: &mut fastrand::Rng) {
         if self.channels.is_some() && random.bool() {
             self.send_buffer_bytes = Some(0);
             self.body_bytes_max = self.body_bytes_max.min(BODY_BYTES_SHORT);
+        }
+        if self.folder_bytes.is_some() {
+            // Some purges come before the new server has the folder.
+            (self.shares_resources, self.purges) = (true, self.purges.max(random.u32(2..10)));
+            let caches = self.configurations.iter_mut().filter_map(|it| it.cache.as_mut());
+            caches.for_each(|cache| cache.fresh_s = Some(FRESH_S_LONG));
         }
         let has_cache = self.configurations.iter().all(|configuration| configuration.cache.is_some());
         if has_cache && self.clients_fail && random.bool() {

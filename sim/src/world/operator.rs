@@ -131,6 +131,11 @@ impl World {
         shared.serve(next);
         shared.model.upgrade(shared.moment());
         shared.event(Actor::Operator, Event::Upgrade(next, Some(moved)));
+        if shared.scene.folder_bytes.is_some() && self.purges_left > 0 && self.random.bool() {
+            // The new server does not have the folder yet.
+            self.purges_left -= 1;
+            self.purge(shared);
+        }
         self.awake.wake_all();
         Ok(())
     }

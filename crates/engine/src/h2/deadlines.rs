@@ -47,7 +47,7 @@ pub(super) fn set_deadline(serving: &mut Serving, connection: &mut Connection, s
         (session.has_window, session.is_beginning) = (true, false);
         return;
     }
-    session.has_window = false;
+    (session.has_window, session.was_stalled) = (false, false);
     if is_at_rest(connection, session) {
         session.is_beginning = false;
         session.idle_until = now + serving.idle_ticks;
@@ -120,10 +120,13 @@ fn expire_session(
 
 /// Whether the client sends and receives content fast enough, if we are waiting for it. Only content
 /// counts: a client that keeps its windows closed cannot stay by sending frames without effect.
-fn is_fast_enough(serving: &Serving, connection: &mut Connection, session: &Session) -> bool {
+fn is_fast_enough(serving: &Serving, connection: &mut Connection, session: &mut Session) -> bool {
     // A client that waits for our disk is not slow.
     let is_warming = connection.work().is_warming;
     let is_sending = connection.is_sending() && !is_warming;
+    // A client that has no window left is measured from then on, not from a time when there was nothing to send.
+    let is_stalled = session.machine.is_stalled() && !is_warming;
+    let was_stalled = std::mem::replace(&mut session.was_stalled, is_stalled);
     let taken = acknowledged_bytes(connection, is_sending);
     if is_sending {
         return taken.is_none_or(|taken| serving.is_enough(connection, taken, session.slowest_pace()));
@@ -136,7 +139,7 @@ fn is_fast_enough(serving: &Serving, connection: &mut Connection, session: &Sess
         !stream.is_websocket
             && stream.exchange.is_some_and(|exchange| serving.lane.with(exchange, takes).unwrap_or(false))
     });
-    let is_awaited = is_receiving || (session.machine.is_stalled() && !is_warming);
+    let is_awaited = is_receiving || (is_stalled && was_stalled);
     !is_awaited || serving.is_enough(connection, session.content_bytes, session.slowest_pace())
 }
 

@@ -69,6 +69,8 @@ pub(crate) struct Session {
     is_beginning: bool,
     /// The client's rate is measured since the first of its streams.
     has_window: bool,
+    /// Content waited for the client's windows when the rate was last judged.
+    was_stalled: bool,
 }
 
 /// A stream that waits: for its body, for its response, or for room to send it.
@@ -147,6 +149,7 @@ impl Session {
             held_back_at: None,
             is_beginning: true,
             has_window: false,
+            was_stalled: false,
         }
     }
 
