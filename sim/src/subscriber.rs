@@ -9,7 +9,7 @@ use crate::bus::Bus;
 use crate::client::connect;
 use crate::event_stream::EventStream;
 use crate::model::push::{CHANNELS, CHANNELS_PATH, Position, channel_name};
-use crate::scene::Channels;
+use crate::scene::{Channels, Occasion};
 use crate::socket::{Received, Sent, Socket};
 use crate::subscriber_event::{self, Inbox, SubscriberEvent, Transport};
 use crate::trace::{Actor, Event};
@@ -108,8 +108,8 @@ impl Publisher {
             };
             shared.model.channels.publish(channel, id, shared.now_ns);
         }
-        if self.random.u8(..4) == 0 {
-            shared.invite_upgrade(shared.now_ns);
+        if shared.scene.upgrades > 0 && self.random.u8(..4) == 0 {
+            shared.invite_change(shared.now_ns);
         }
         self.left -= count;
         shared.model.channels.has_ended = self.left == 0;
@@ -242,7 +242,7 @@ impl Subscriber {
             connection.is_slow = true;
             shared.event(actor, Event::Pause(pause_ns / 1_000_000));
             // It may be behind then.
-            shared.invite_upgrade(shared.now_ns + pause_ns / 2);
+            shared.invite_on(Occasion::SubscriberIsBehind, shared.now_ns + pause_ns / 2);
         }
         true
     }
@@ -251,7 +251,9 @@ impl Subscriber {
         let actor = Actor::Subscriber(self.number);
         let transports = [Transport::Events, Transport::Events, Transport::Socket, Transport::Poll];
         let transport = *self.random.choice(&transports).expect("some");
-        let is_http2 = transport == Transport::Events && self.random.bool();
+        // Those of HTTP/2 do not move to another server.
+        let may_stay = shared.scene.changes != Occasion::SubscriberIsBehind;
+        let is_http2 = transport == Transport::Events && may_stay && self.random.bool();
         let socket = connect(folder, is_http2, &mut self.random, shared, actor)?;
         if self.cursor.is_none() {
             self.position = shared.model.channels.ask(self.position.channels.clone());
@@ -343,6 +345,9 @@ impl Subscriber {
             }
             SubscriberEvent::Polled { position, closes } => {
                 if self.cursor.replace(position).is_none() {
+                    if shared.may_be_of_former(connection.opened_ns) {
+                        shared.model.channels.joined_former(&mut self.position);
+                    }
                     shared.model.channels.joined(&mut self.position);
                 }
                 let request = self.request(Transport::Poll);

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::message::{Decoder, Framing, Head, Start, body, chunked};
 use crate::model::{Excuse, Got, Planned, ResponseFields};
-use crate::scene::TIME_MAX;
+use crate::scene::{Occasion, TIME_MAX};
 use crate::socket::{Did, Received, Sent, Socket};
 use crate::trace::{Actor, Event};
 use crate::tunnel::Tunnel;
@@ -30,6 +30,8 @@ pub(super) struct Connection {
     has_switched: bool,
     /// Where a rule is broken, and how.
     fault: Option<(usize, Fault)>,
+    /// It closes the connection while it waits for a response.
+    leaves: bool,
     /// A rule was broken.
     has_failed: bool,
     /// How often the server had been killed when the connection was opened, and the time of that.
@@ -60,6 +62,9 @@ struct Request {
     head_end: usize,
     end: usize,
 }
+
+/// A client that leaves does so at one of so many steps at which it waits.
+const LEAVE_STEPS: u8 = 8;
 
 #[derive(Debug, Clone, Copy)]
 enum Fault {
@@ -175,6 +180,7 @@ impl Connection {
             tunnel,
             has_switched: false,
             fault,
+            leaves: may_fail && !has_tunnel && random.u8(..8) == 0,
             has_failed: false,
             crashes: shared.crashes,
             opened_ns: shared.now_ns,
@@ -246,6 +252,11 @@ impl Connection {
         }
         let end = self.sendable();
         if self.sent >= end {
+            if self.leaves && self.next < self.requests.len() && random.u8(..LEAVE_STEPS) == 0 {
+                self.has_failed = true;
+                shared.event(actor, Event::Close);
+                return self.abandon(shared);
+            }
             return Did::Nothing;
         }
         // Not before the first one: the time for a handshake of TLS is limited.
@@ -458,7 +469,7 @@ impl Connection {
 
     /// The client has closed the connection itself.
     fn abandon(&mut self, shared: &mut Shared<'_>) -> Did {
-        shared.invite_upgrade(shared.now_ns);
+        shared.invite_on(Occasion::ClientLeaves, shared.now_ns);
         shared.model.ended += 1;
         Did::Ended
     }

@@ -16,7 +16,7 @@ use super::{PAUSE_MS_MAX, REQUESTS_MAX, SLOW_CONNECTIONS, SLOW_STEPS, UNWANTED_M
 use crate::carrier::{Carrier, Wire};
 use crate::message::body;
 use crate::model::{Excuse, Got, Planned, ResponseFields};
-use crate::scene::TIME_MAX;
+use crate::scene::{Occasion, TIME_MAX};
 use crate::socket::{Did, Socket, draw_piece};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
@@ -286,7 +286,7 @@ impl Connection {
                 if at < self.streams.len() {
                     let stream = self.streams.remove(at);
                     shared.event(actor, Event::Cancel(stream.planned.id));
-                    shared.invite_upgrade(shared.now_ns);
+                    shared.invite_on(Occasion::ClientLeaves, shared.now_ns);
                     shared.model.ended += 1;
                 }
             }
@@ -494,7 +494,7 @@ impl Connection {
 
     /// The client closes the connection.
     fn abandon(&mut self, shared: &mut Shared<'_>, actor: Actor) -> Did {
-        shared.invite_upgrade(shared.now_ns);
+        shared.invite_on(Occasion::ClientLeaves, shared.now_ns);
         shared.event(actor, Event::Close);
         shared.model.ended += self.streams.len() as u64;
         Did::Ended

@@ -294,6 +294,7 @@ impl Model {
         self.read_before_upgrade.extend(self.heads.surely_read());
         self.read_before_upgrade.extend(self.seen.keys().copied());
         self.upgraded = Some(now);
+        self.channels.upgrade();
     }
 
     /// Whether a connection that was opened at this time may belong to a server that has been replaced since then. Both servers accept

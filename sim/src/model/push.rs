@@ -36,6 +36,8 @@ pub(crate) struct Channels {
     /// How many messages of each channel are kept, and how long.
     history: usize,
     age_ns: u64,
+    /// Messages that had been published at the last upgrade.
+    upgraded: usize,
     /// Nothing is published any more.
     pub(crate) has_ended: bool,
 }
@@ -89,6 +91,16 @@ impl Channels {
     /// A new subscriber has the head of its response: it gets what is published from now on.
     pub(crate) fn joined(&self, position: &mut Position) {
         position.to = self.published.len();
+    }
+
+    /// Another server takes over. The former one does not get the messages from now on.
+    pub(crate) fn upgrade(&mut self) {
+        self.upgraded = self.published.len();
+    }
+
+    /// The former server may have given a new subscriber its position, which is before messages of the new server.
+    pub(crate) fn joined_former(&self, position: &mut Position) {
+        position.from = position.from.min(self.upgraded);
     }
 
     /// It has joined at this time at the latest: after some of the messages of that moment.

@@ -79,6 +79,8 @@ pub(crate) struct Scene {
     pub(crate) crashes: u32,
     /// How often another server takes over.
     pub(crate) upgrades: u32,
+    /// When most of the operator's changes happen.
+    pub(crate) changes: Occasion,
     /// How often the operator changes the servers of the application.
     pub(crate) server_changes: u32,
     /// How often the clock of the machine is set.
@@ -98,6 +100,18 @@ pub(crate) struct Scene {
     pub(crate) has_long_bodies: bool,
     /// The longest body. With small buffers, long ones would take as many turns as all others together.
     pub(crate) body_bytes_max: usize,
+}
+
+/// When most of the operator's changes happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    Any,
+    /// Something is in the middle: the body of a request, its authorization, or a message on its way.
+    Invited,
+    /// A client leaves before it has its response.
+    ClientLeaves,
+    /// A subscriber is behind.
+    SubscriberIsBehind,
 }
 
 /// A buffer that a few messages or a short body fill. The smallest has room for two pieces of 2 kB.
@@ -179,6 +193,7 @@ impl Scene {
             folder_bytes: None,
             crashes: 0,
             upgrades: 0,
+            changes: if random.u8(..3) == 0 { Occasion::Invited } else { Occasion::Any },
             server_changes: 0,
             clock_steps: 0,
             accepts_per_failure: None,
@@ -261,6 +276,9 @@ impl Scene {
         if random.u8(..4) == 0 {
             self.server_changes = random.u32(1..=8);
         }
+        if matches!(self.changes, Occasion::ClientLeaves | Occasion::SubscriberIsBehind) {
+            (self.reloads, self.server_changes) = (0, 0);
+        }
         // The age of stored responses depends on the time of day.
         let has_cache = self.configurations.iter().any(|configuration| configuration.cache.is_some());
         if !has_cache && random.u8(..6) == 0 {
@@ -282,6 +300,7 @@ impl Scene {
     /// when responses of the folder are fresh.
     fn draw_around_upgrades(&mut self, random: &mut fastrand::Rng) {
         if self.channels.is_some() && random.bool() {
+            self.changes = Occasion::SubscriberIsBehind;
             self.send_buffer_bytes = Some(0);
             self.body_bytes_max = self.body_bytes_max.min(BODY_BYTES_SHORT);
         }
@@ -293,6 +312,7 @@ impl Scene {
         }
         let has_cache = self.configurations.iter().all(|configuration| configuration.cache.is_some());
         if has_cache && self.clients_fail && random.bool() {
+            self.changes = Occasion::ClientLeaves;
             (self.workers, self.clients) = (self.workers.max(2), random.usize(2..=5));
             (self.shares_resources, self.popular) = (true, Some(random.u8(..PLAIN_RESOURCES)));
         }

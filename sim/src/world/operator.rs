@@ -12,7 +12,7 @@ use super::{HOST, Shared, World};
 use crate::crash;
 use crate::model::cache::{RESOURCES, TAGS, tag_name};
 use crate::model::resource_target;
-use crate::scene::{APPLICATION, APPLICATION_NUMBERS, cache_path, upstream_path};
+use crate::scene::{APPLICATION, APPLICATION_NUMBERS, Occasion, cache_path, upstream_path};
 use crate::server::{Opening, Server};
 use crate::trace::{Actor, Event};
 
@@ -45,9 +45,14 @@ impl World {
             return Ok(true);
         }
         // Changes are likelier while a request waits for its authorization or the rest of its body, or messages are on their way.
-        let looks = if shared.take_invitation() { 2 } else { 32 };
+        let is_invited = shared.take_invitation();
+        let looks = match shared.scene.changes {
+            _ if is_invited => 2,
+            Occasion::Any => 32,
+            Occasion::Invited | Occasion::ClientLeaves | Occasion::SubscriberIsBehind => 2_000,
+        };
         let kinds = [self.reloads_left, self.upgrades_left, self.changes_left, self.clock_steps_left];
-        if kinds == [0; 4] || self.random.u8(..looks) > 0 {
+        if kinds == [0; 4] || self.random.u16(..looks) > 0 {
             return Ok(false);
         }
         let all: Vec<usize> = (0..kinds.len()).filter(|kind| kinds[*kind] > 0).collect();

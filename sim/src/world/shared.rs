@@ -3,7 +3,7 @@
 use super::BEGIN_NS;
 use crate::model::Model;
 use crate::model::cache::Moment;
-use crate::scene::Scene;
+use crate::scene::{Occasion, Scene};
 use crate::secure::Clients;
 use crate::trace::{Actor, Event, Trace};
 
@@ -73,13 +73,19 @@ impl<'s> Shared<'s> {
 
     /// A change of the server is likelier from this time on.
     pub(crate) fn invite_change(&mut self, at_ns: u64) {
+        if matches!(self.scene.changes, Occasion::Any | Occasion::Invited) {
+            self.invite(at_ns);
+        }
+    }
+
+    fn invite(&mut self, at_ns: u64) {
         self.change_at_ns = Some(self.change_at_ns.map_or(at_ns, |known_ns| known_ns.min(at_ns)));
     }
 
-    /// The same in runs with upgrades.
-    pub(crate) fn invite_upgrade(&mut self, at_ns: u64) {
-        if self.scene.upgrades > 0 {
-            self.invite_change(at_ns);
+    /// The same in runs whose changes happen on such occasions.
+    pub(crate) fn invite_on(&mut self, occasion: Occasion, at_ns: u64) {
+        if self.scene.changes == occasion {
+            self.invite(at_ns);
         }
     }
 
