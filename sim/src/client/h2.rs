@@ -12,7 +12,9 @@ use h2::client::{self, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 
 use super::request::{draw_request, draw_unwanted};
-use super::{PAUSE_MS_MAX, REQUESTS_MAX, SLOW_CONNECTIONS, SLOW_STEPS, UNWANTED_MAX, draw_count};
+use super::{
+    PAUSE_MS_MAX, REQUESTS_MAX, SLOW_CONNECTIONS, SLOW_PAUSES_MAX, SLOW_STEPS, UNWANTED_MAX, draw_count,
+};
 use crate::carrier::{Carrier, Wire};
 use crate::message::body;
 use crate::model::{Excuse, Got, Planned, ResponseFields};
@@ -58,8 +60,8 @@ pub(super) struct Connection {
     opened_ns: u64,
     /// It never pauses in the middle of something.
     is_steady: bool,
-    /// It pauses again and again.
-    reads_slowly: bool,
+    /// How often it may pause again and again.
+    slow_pauses_left: u8,
     /// It has.
     is_slow: bool,
     gives_up_at_ns: Option<u64>,
@@ -156,7 +158,7 @@ impl Connection {
             crashes: shared.crashes,
             opened_ns: shared.now_ns,
             is_steady: random.bool(),
-            reads_slowly: random.u8(..SLOW_CONNECTIONS) == 0,
+            slow_pauses_left: if random.u8(..SLOW_CONNECTIONS) == 0 { SLOW_PAUSES_MAX } else { 0 },
             is_slow: false,
             gives_up_at_ns: None,
         }
@@ -234,12 +236,13 @@ impl Connection {
         {
             return self.end(reason, shared);
         }
-        let pauses = match self.reads_slowly {
-            true => random.u8(..SLOW_STEPS) == 0,
-            false => !self.is_steady && random.u8(..64) == 0,
+        let pauses = match self.slow_pauses_left {
+            0 => !self.is_steady && random.u8(..64) == 0,
+            _ => random.u8(..SLOW_STEPS) == 0,
         };
         if did && pauses && !self.wire.borrow().socket.is_announcing() {
             let pause_ms = random.u64(1..=PAUSE_MS_MAX);
+            self.slow_pauses_left = self.slow_pauses_left.saturating_sub(1);
             self.is_slow = true;
             *wakes_at_ns = shared.pause(actor, pause_ms);
         }

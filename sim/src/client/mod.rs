@@ -35,6 +35,9 @@ const SLOW_CONNECTIONS: u8 = 6;
 /// A connection that reads slowly pauses at one of so many steps.
 const SLOW_STEPS: u8 = 8;
 
+/// Pauses of such a connection of HTTP/2, which has many steps: they end long before a drain does.
+const SLOW_PAUSES_MAX: u8 = 40;
+
 /// The longest pauses of a client that keeps the rules: anywhere, between two requests with the same head, and between two of its
 /// connections. Responses become stale meanwhile.
 const PAUSE_MS_MAX: u64 = 2_000;
