@@ -409,6 +409,24 @@ fn client_that_does_not_read_uses_bounded_memory() {
 }
 
 #[test]
+fn client_without_a_window_is_measured_from_then_on() {
+    let limits =
+        Limits { rate_window: Duration::from_secs(1), rate_min_bytes_per_s: 100_000, ..Limits::default() };
+    let (running, _heard) = serving(limits);
+    let limits = MachineLimits { stream_window: 10_000, ..MachineLimits::default() };
+    let mut client = H2Client::with(running.connect(), limits);
+    client.consumes = false;
+    let stream = client.get("/pushed");
+    client.until(|client| client.got[&stream].body.len() == 10_000);
+    // Longer than until its rate is judged first, and shorter than until that happens again.
+    std::thread::sleep(Duration::from_millis(1500));
+    client.consumes = true;
+    client.machine.set_waiting(stream, false);
+    client.machine.consumed(stream, 10_000, &mut client.out);
+    assert_eq!(client.finish(stream).body.len(), 1_000_000);
+}
+
+#[test]
 fn stream_reset_stops_the_response_task() {
     let (running, heard) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
