@@ -152,6 +152,7 @@ impl Connection {
             *last = draw_tunnel(random, shared);
         }
         let may_fail = shared.scene.clients_fail;
+        let is_occasion = shared.scene.changes == Occasion::ClientLeaves;
         let tunnel = all.last().and_then(|last| Tunnel::of_client(last, random, may_fail));
         let mut requests = Vec::with_capacity(all.len());
         for mut planned in all {
@@ -180,7 +181,7 @@ impl Connection {
             tunnel,
             has_switched: false,
             fault,
-            leaves: may_fail && !has_tunnel && random.u8(..8) == 0,
+            leaves: may_fail && !has_tunnel && random.u8(..if is_occasion { 2 } else { 8 }) == 0,
             has_failed: false,
             crashes: shared.crashes,
             opened_ns: shared.now_ns,
@@ -469,7 +470,7 @@ impl Connection {
 
     /// The client has closed the connection itself.
     fn abandon(&mut self, shared: &mut Shared<'_>) -> Did {
-        shared.invite_on(Occasion::ClientLeaves, shared.now_ns);
+        shared.client_leaves();
         shared.model.ended += 1;
         Did::Ended
     }

@@ -18,7 +18,7 @@ use super::{
 use crate::carrier::{Carrier, Wire};
 use crate::message::body;
 use crate::model::{Excuse, Got, Planned, ResponseFields};
-use crate::scene::{Occasion, TIME_MAX};
+use crate::scene::TIME_MAX;
 use crate::socket::{Did, Socket, draw_piece};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
@@ -289,7 +289,7 @@ impl Connection {
                 if at < self.streams.len() {
                     let stream = self.streams.remove(at);
                     shared.event(actor, Event::Cancel(stream.planned.id));
-                    shared.invite_on(Occasion::ClientLeaves, shared.now_ns);
+                    shared.client_leaves();
                     shared.model.ended += 1;
                 }
             }
@@ -497,7 +497,7 @@ impl Connection {
 
     /// The client closes the connection.
     fn abandon(&mut self, shared: &mut Shared<'_>, actor: Actor) -> Did {
-        shared.invite_on(Occasion::ClientLeaves, shared.now_ns);
+        shared.client_leaves();
         shared.event(actor, Event::Close);
         shared.model.ended += self.streams.len() as u64;
         Did::Ended

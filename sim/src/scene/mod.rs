@@ -312,7 +312,7 @@ impl Scene {
         }
         let has_cache = self.configurations.iter().all(|configuration| configuration.cache.is_some());
         if has_cache && self.clients_fail && random.bool() {
-            self.changes = Occasion::ClientLeaves;
+            (self.changes, self.upgrades) = (Occasion::ClientLeaves, 3);
             (self.workers, self.clients) = (self.workers.max(2), random.usize(2..=5));
             (self.shares_resources, self.popular) = (true, Some(random.u8(..PLAIN_RESOURCES)));
         }

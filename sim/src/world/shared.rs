@@ -82,6 +82,13 @@ impl<'s> Shared<'s> {
         self.change_at_ns = Some(self.change_at_ns.map_or(at_ns, |known_ns| known_ns.min(at_ns)));
     }
 
+    /// A client leaves before it has its response. If an upstream still has such a request, others may wait for the response too.
+    pub(crate) fn client_leaves(&mut self) {
+        if self.model.awaited().is_some() {
+            self.invite_on(Occasion::ClientLeaves, self.now_ns);
+        }
+    }
+
     /// The same in runs whose changes happen on such occasions.
     pub(crate) fn invite_on(&mut self, occasion: Occasion, at_ns: u64) {
         if self.scene.changes == occasion {
