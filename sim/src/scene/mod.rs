@@ -305,7 +305,8 @@ impl Scene {
             self.body_bytes_max = self.body_bytes_max.min(BODY_BYTES_SHORT);
         }
         if self.folder_bytes.is_some() {
-            // Some purges come before the new server has the folder.
+            // Upgrades come late enough that something is stored. Some purges come before the new server has the folder.
+            self.changes = Occasion::Invited;
             (self.shares_resources, self.purges) = (true, self.purges.max(random.u32(2..10)));
             let caches = self.configurations.iter_mut().filter_map(|it| it.cache.as_mut());
             caches.for_each(|cache| cache.fresh_s = Some(FRESH_S_LONG));

@@ -87,6 +87,8 @@ impl World {
     fn upgrade(&mut self, shared: &mut Shared<'_>) -> Result<(), String> {
         self.upgrades_left -= 1;
         let next = (shared.served + 1) % shared.scene.configurations.len();
+        // The former server has not written it yet.
+        self.purge_at_upgrade(shared);
         let former = self.servers.last_mut().expect("a server, except in `crash`");
         // Workers that are idle change only as the upgrade requires.
         former.work_until(|| true)?;
@@ -136,11 +138,8 @@ impl World {
         shared.serve(next);
         shared.model.upgrade(shared.moment());
         shared.event(Actor::Operator, Event::Upgrade(next, Some(moved)));
-        if shared.scene.folder_bytes.is_some() && self.purges_left > 0 && self.random.bool() {
-            // The new server does not have the folder yet.
-            self.purges_left -= 1;
-            self.purge(shared);
-        }
+        // The new server does not have the folder yet.
+        self.purge_at_upgrade(shared);
         self.awake.wake_all();
         Ok(())
     }
@@ -192,6 +191,14 @@ impl World {
         shared.crashes += 1;
         shared.model.crash(shared.moment());
         self.awake.wake_all();
+    }
+
+    /// Purges sometimes, if the folder moves to another server.
+    fn purge_at_upgrade(&mut self, shared: &mut Shared<'_>) {
+        if shared.scene.folder_bytes.is_some() && self.purges_left > 0 && self.random.bool() {
+            self.purges_left -= 1;
+            self.purge(shared);
+        }
     }
 
     fn purge(&mut self, shared: &mut Shared<'_>) -> bool {
