@@ -3,7 +3,7 @@
 
 /// Seeds that once failed, by a mistake of the server or of the simulator itself. What a seed draws changes with the simulator: a defect of
 /// the server has a test of its own too, where it can be made to happen without one.
-const SEEDS: [u64; 26] = [
+const SEEDS: [u64; 28] = [
     6,
     26,
     34,
@@ -38,6 +38,10 @@ const SEEDS: [u64; 26] = [
     3_181_503_978_618_052_031,
     // A long poll gets its position from a former server.
     17_264_841_284_962_797_143,
+    // The client of a response makes room in the turn in which the time of its upstream ends, which has sent everything.
+    4_191_705_263_136_558_502,
+    // A connection becomes free, and the request that waits longest may not use it.
+    16_281_296_609_750_918_330,
 ];
 
 #[track_caller]

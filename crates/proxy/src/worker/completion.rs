@@ -194,6 +194,10 @@ impl ProxyWorker {
         let awaits_body = matches!(job.pulled, Pulled::Waiting | Pulled::Begun) && connection.out.is_empty();
         let awaits_room = job.is_answered && !job.receiver.has_room(&self.lane);
         if !awaits_body && !awaits_room {
+            // The client may have made room in this very turn, for what the server has sent long ago.
+            if self.moves_on(state, at) {
+                return;
+            }
             return self.lost(state, at, false, Failure::ReadTime, None);
         }
         // Once the response has begun, both sides may be silent, as in a call that streams both ways.
@@ -202,6 +206,28 @@ impl ProxyWorker {
         }
         let failure = job.late_body();
         self.end_job_of(state, at, failure);
+    }
+
+    /// Passes on what a server has sent and its client has room for. Returns whether there was any.
+    fn moves_on(&self, state: &mut State, at: usize) -> bool {
+        let Some(connection) = state.table.known(at) else { return false };
+        let has_more = connection.is_readable || !connection.held.is_empty();
+        if !has_more || !connection.job.as_ref().is_some_and(|job| job.is_answered) {
+            return false;
+        }
+        let (guest, uses, forwarded) = (connection.guest, connection.uses, connection.forwarded_bytes);
+        self.pump(state, at);
+        if !state.is_still(at, guest) {
+            return true;
+        }
+        let Some(connection) = state.table.known(at) else { return true };
+        let is_same = connection.uses == uses && connection.job.is_some();
+        let has_moved = connection.forwarded_bytes != forwarded;
+        if is_same && has_moved {
+            let time_max = self.upstreams.at(connection.server_id.upstream).plan.read_time_max;
+            self.lane.set_deadline(guest, Some(time_max));
+        }
+        !is_same || has_moved
     }
 
     /// Logs why a request or an attempt at it has failed.
