@@ -96,6 +96,6 @@ burden
 if [ $# -gt 0 ]; then
     climb climb "${REQUEST_BYTES:-1}" 4m "$@"
 else
-    climb climb 1 3m
-    climb climb-large-requests 7000 1m gro
+    climb climb 1 4m
+    climb climb-large-requests 7000 40s gro
 fi
