@@ -175,7 +175,7 @@ fn json_has_its_fields() {
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&found),
-        "after apply before command date diff end error left_behind load_rate_per_s machine next noise noise_floor noise_floor_of_servers noise_of_servers objective profiles rungs \
+        "after apply before command date diff end error left_behind load load_rate_per_s machine next noise noise_floor noise_floor_of_servers noise_of_servers objective profiles rungs \
          take_back today total total_effects url"
     );
     assert_eq!(

@@ -1,6 +1,7 @@
 //! Objects from a folder of YAML files, which is read again when a file changes.
 //!
-//! A file that cannot be read, or is not YAML, leaves the objects that it had before: it may be half written.
+//! A file that cannot be read, or is not YAML, leaves the objects that it had before: it may be half written. So does a malformed object: the
+//! one before it, with the same name, stays.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -135,6 +136,14 @@ impl ObjectFolder {
             }
             match read(&path, metadata.len()) {
                 Ok(objects) => {
+                    let former =
+                        self.files.get(&path).map(|file| file.objects.as_slice()).unwrap_or_default();
+                    let (objects, wrong) = with_former(objects, former);
+                    faults.extend(
+                        wrong
+                            .into_iter()
+                            .map(|why| format!("{}: {why}; the one before stays", path.display())),
+                    );
                     self.files.insert(path, ObjectFile { stamp, objects });
                     has_changed = true;
                 }
@@ -157,6 +166,24 @@ impl ObjectFolder {
         }
         (objects, faults)
     }
+}
+
+/// The objects, with the former one in place of each that is malformed. Returns also what is wrong with those.
+fn with_former(objects: Vec<Value>, former: &[Value]) -> (Vec<Value>, Vec<String>) {
+    let mut faults = Vec::new();
+    let objects = objects.into_iter().map(|value| {
+        let Err(why) = Objects::default().insert(value.clone()) else { return value };
+        let Some(known) = former.iter().find(|known| is_same_object(known, &value)) else { return value };
+        faults.push(why);
+        known.clone()
+    });
+    (objects.collect(), faults)
+}
+
+fn is_same_object(one: &Value, other: &Value) -> bool {
+    let names = ["/apiVersion", "/kind", "/metadata/namespace", "/metadata/name"];
+    one.pointer("/metadata/name").is_some()
+        && names.iter().all(|pointer| one.pointer(pointer) == other.pointer(pointer))
 }
 
 fn read(path: &Path, bytes: u64) -> Result<Vec<Value>, String> {
@@ -195,6 +222,25 @@ mod tests {
         fs::remove_file(made.path().join("a.yaml")).unwrap();
         assert_eq!(folder.refresh(&store), [""; 0]);
         assert_eq!(store.read(Objects::count).0, 0);
+    }
+
+    #[test]
+    fn a_malformed_object_leaves_the_one_before() {
+        let port = |port: &str| format!("{SERVICE}spec: {{ports: [{{port: {port}}}]}}\n");
+        let (made, mut folder) = folder(&[("a.yaml", &port("80"))]);
+        let store = Store::default();
+        assert_eq!(folder.refresh(&store), [""; 0]);
+        fs::write(
+            made.path().join("a.yaml"),
+            format!("{}---\n{}", port("eighty"), SERVICE.replace("{name: a}", "{name: b}")),
+        )
+        .unwrap();
+        let faults = folder.refresh(&store);
+        assert!(
+            faults[0].contains("Service default/a") && faults[0].contains("the one before stays"),
+            "{faults:?}"
+        );
+        assert_eq!(store.read(Objects::count).0, 2);
     }
 
     #[test]

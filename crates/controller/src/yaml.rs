@@ -5,15 +5,23 @@ use serde_json::Value;
 /// Documents of one text.
 const DOCUMENTS_MAX: usize = 100_000;
 
+/// Values of one text, with those of aliases: twenty thousand Ingresses as `kubectl get` writes them.
+const VALUES_MAX: usize = 2_000_000;
+
 /// The objects of a text: each document is one, or a list of them; empty documents are left out.
 ///
 /// # Errors
 /// The text is not YAML, with line and column.
 pub fn objects(text: &str) -> Result<Vec<Value>, String> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
-    if documents.len() > DOCUMENTS_MAX {
-        return Err(format!("{} documents; allowed are {DOCUMENTS_MAX}", documents.len()));
-    }
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_documents: DOCUMENTS_MAX,
+            max_nodes: VALUES_MAX,
+            max_events: 2 * VALUES_MAX,
+        },
+    };
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple_with_options(text, options).map_err(|error| error.to_string())?;
     let mut found = Vec::new();
     for document in documents {
         match document {
@@ -45,6 +53,10 @@ mod tests {
             objects(text).unwrap().iter().map(|it| it["kind"].as_str().unwrap().to_owned()).collect();
         assert_eq!(kinds, ["A", "B", "C"]);
         assert_eq!(objects("").unwrap(), Vec::<Value>::new());
+        // As many as a large cluster has.
+        assert_eq!(objects(&"kind: A\n---\n".repeat(5_000)).unwrap().len(), 5_000);
+        let item = format!("- kind: B\n  spec: [{}]\n", "1, ".repeat(100));
+        assert_eq!(objects(&format!("kind: List\nitems:\n{}", item.repeat(5_000))).unwrap().len(), 5_000);
     }
 
     #[test]

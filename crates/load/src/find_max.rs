@@ -93,7 +93,7 @@ pub struct OfferedLoad {
     pub carried: u64,
     /// The requested rate, in requests per second.
     pub rate_per_s: f64,
-    /// The shortest latency: the time of a request that does not queue.
+    /// The shortest time from sending to the response: that of a request that does not queue.
     pub service: Duration,
 }
 

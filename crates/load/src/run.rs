@@ -122,7 +122,9 @@ fn rate_requests(plan: &Plan, tally: &Tally, answered: u64, carried: u64) -> u64
         Pacing::Open { per_s, .. } => per_s,
         Pacing::Staged { .. } => plan.stages.last().map_or(0.0, |stage| stage.to_per_s),
     };
-    let service = Duration::from_nanos(tally.latency.histogram().min());
+    // Since requests were sent: a backlog of the warm-up is no part of the time that one needs.
+    let latency = tally.latency_raw.as_ref().unwrap_or(&tally.latency);
+    let service = Duration::from_nanos(latency.histogram().min());
     let load = OfferedLoad { offered: tally.requests, answered, carried, rate_per_s, service };
     if load.is_sustained() { tally.requests } else { load.served() }
 }

@@ -135,7 +135,9 @@ impl Slo {
             answered: outcome.answered_in_time,
             carried: outcome.carried,
             rate_per_s,
-            service: Duration::from_nanos(outcome.latency.histogram().min()),
+            service: Duration::from_nanos(
+                outcome.latency_raw.as_ref().unwrap_or(&outcome.latency).histogram().min(),
+            ),
         };
         let per_s = |requests: u64| requests as f64 / time.as_secs_f64().max(1e-9);
         let miss = if outcome.errors.sum() > 0 {

@@ -54,12 +54,12 @@ struct MainPath {
     ingress: ObjectKey,
     annotations: Rc<Annotations>,
     /// The host, and its aliases.
-    names: Rc<[ServedName]>,
+    names: Rc<[IngressName]>,
 }
 
 /// A host name of an Ingress, and how it is served.
 #[derive(Clone)]
-struct ServedName {
+struct IngressName {
     hostname: HostName,
     has_plain: bool,
     is_secure: bool,
@@ -169,7 +169,7 @@ impl IngressParts<'_, '_> {
         let Some(at) = self.listeners() else { return };
         for (host, paths) in rules(ingress) {
             let aliases = annotations.aliases.iter().map(String::as_str).filter(|_| !host.is_empty());
-            let names: Vec<ServedName> = std::iter::once(host)
+            let names: Vec<IngressName> = std::iter::once(host)
                 .chain(aliases)
                 .filter_map(|name| self.serve_name(ingress, annotations, &at, name, notes))
                 .collect();
@@ -180,7 +180,7 @@ impl IngressParts<'_, '_> {
                 })
                 .collect();
             self.add_routes(&at, &names, (age, &routes));
-            let names: Rc<[ServedName]> = names.into();
+            let names: Rc<[IngressName]> = names.into();
             for path in paths {
                 let (ingress, annotations) = (ingress.metadata.key(), annotations.clone());
                 let main = Rc::new(MainPath { ingress, annotations, names: names.clone() });
@@ -226,7 +226,7 @@ impl IngressParts<'_, '_> {
         at: &IngressListeners,
         name: &str,
         notes: &mut Vec<String>,
-    ) -> Option<ServedName> {
+    ) -> Option<IngressName> {
         let hostname = HostName::parse(Some(name)).map_err(|why| notes.push(why)).ok()?;
         let tls = self.secure(ingress, at, name, &hostname, notes);
         let redirects = annotations.redirects_always || (tls != HostTls::Unasked && annotations.redirects);
@@ -235,16 +235,16 @@ impl IngressParts<'_, '_> {
         if !has_plain {
             notes.push(format!("{} is not available for HTTP", at.plain));
         }
-        Some(ServedName { hostname, has_plain, is_secure: tls == HostTls::Served, redirects })
+        Some(IngressName { hostname, has_plain, is_secure: tls == HostTls::Served, redirects })
     }
 
     fn add_routes(
         &mut self,
         at: &IngressListeners,
-        names: &[ServedName],
+        names: &[IngressName],
         (age, routes): (usize, &Arc<[RankedRoute]>),
     ) {
-        for ServedName { hostname, has_plain, is_secure, redirects } in names {
+        for IngressName { hostname, has_plain, is_secure, redirects } in names {
             if *has_plain {
                 let plain = if *redirects { routes.iter().map(to_https).collect() } else { routes.clone() };
                 self.sites.add_routes((at.plain, hostname), hostname, (age, &plain));

@@ -219,7 +219,7 @@ fn tls_redirects_plain_requests() {
 
 /// A canary has the rules of the Ingress whose requests it gets, and no others.
 #[test]
-fn a_canary_is_protected_as_what_it_is_a_canary_of() {
+fn a_canary_has_the_protection_of_its_main_ingress() {
     let canary = |annotations: &[(&str, &str)]| {
         ingress(
             &annotated(&[&[("canary", "true"), ("canary-by-header", "X-New")], annotations].concat()),
