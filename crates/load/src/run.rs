@@ -116,7 +116,7 @@ fn watch_over(
 
 /// The responses that count for the rate. A server that keeps up has served all requests; the few that were in service
 /// at the planned end belong to it. One that falls behind has served what came until then, also to requests of the warm-up.
-fn rate_requests(plan: &Plan, tally: &Tally, answered: u64, carried: u64) -> u64 {
+fn rate_requests(plan: &Plan, tally: &Tally, (answered, carried, open): (u64, u64, u64)) -> u64 {
     let rate_per_s = match plan.pacing {
         Pacing::Closed => return tally.requests,
         Pacing::Open { per_s, .. } => per_s,
@@ -125,7 +125,7 @@ fn rate_requests(plan: &Plan, tally: &Tally, answered: u64, carried: u64) -> u64
     // Since requests were sent: a backlog of the warm-up is no part of the time that one needs.
     let latency = tally.latency_raw.as_ref().unwrap_or(&tally.latency);
     let service = Duration::from_nanos(latency.histogram().min());
-    let load = OfferedLoad { offered: tally.requests, answered, carried, rate_per_s, service };
+    let load = OfferedLoad { offered: tally.requests + open, answered, carried, rate_per_s, service };
     if load.is_sustained() { tally.requests } else { load.served() }
 }
 
@@ -144,9 +144,11 @@ fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
     };
     let answered_in_time = sum(all, |one| one.answered_in_time);
     let carried = sum(all, |one| one.carried);
+    // They were due and have no response.
+    let open = sum(all, |one| one.unanswered + one.unsent);
     Outcome {
         requests: tally.requests,
-        rate_requests: rate_requests(plan, &tally, answered_in_time, carried),
+        rate_requests: rate_requests(plan, &tally, (answered_in_time, carried, open)),
         open_wait: Duration::from_nanos(tally.last_answer_ns.saturating_sub(counted_to_ns)),
         errors: tally.errors,
         statuses: tally.statuses,

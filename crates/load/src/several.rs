@@ -142,7 +142,7 @@ impl Slo {
         let per_s = |requests: u64| requests as f64 / time.as_secs_f64().max(1e-9);
         let miss = if outcome.errors.sum() > 0 {
             Some(Miss::Errors(outcome.errors.sum()))
-        } else if outcome.requests == 0 {
+        } else if outcome.requests == 0 && outcome.carried == 0 {
             Some(Miss::NoResponse)
         } else if u128::from(latency_ns) > self.latency_max.as_nanos() {
             Some(Miss::Latency)
