@@ -11,7 +11,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::frames::Window;
 use crate::socket::{Received, Sent, Socket};
-use crate::trace::Event;
+use crate::trace::{Actor, Event};
+use crate::world::Shared;
 
 /// The socket, and what is drawn for it.
 pub(crate) struct Wire {
@@ -28,6 +29,16 @@ pub(crate) struct Wire {
     pub(crate) first: Vec<u8>,
     /// Of the connection, in the direction in which this end sends.
     pub(crate) window: Window,
+}
+
+impl Wire {
+    /// Reports what has happened since the last call. Returns whether anything has.
+    pub(crate) fn report(&mut self, shared: &mut Shared<'_>, actor: Actor) -> bool {
+        let events = std::mem::take(&mut self.events);
+        let did = !events.is_empty();
+        events.into_iter().for_each(|event| shared.event(actor, event));
+        did
+    }
 }
 
 impl Wire {

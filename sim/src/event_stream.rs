@@ -107,15 +107,11 @@ impl EventStream {
             },
             State::Ended => None,
         };
-        let mut did = next.is_some();
+        let did = next.is_some();
         if let Some(next) = next {
             self.state = next;
         }
-        for event in std::mem::take(&mut self.wire.borrow_mut().events) {
-            shared.event(actor, event);
-            did = true;
-        }
-        did
+        self.wire.borrow_mut().report(shared, actor) || did
     }
 
     /// Sends the request, if the server has room for one.

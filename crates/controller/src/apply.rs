@@ -7,7 +7,7 @@
 //!
 //! Whatever fails, the server keeps the last plan that worked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -209,13 +209,11 @@ impl Served {
 
     /// Changes the servers of the upstreams that are served and that another translation has, too.
     fn set_servers_alike(&mut self, served: &Translation, other: &Translation) -> Result<(), Failure> {
-        for upstream in &served.sites.upstreams {
-            let is_it = |it: &&Upstream| it.name == upstream.name && it.is_alike(upstream);
-            if let Some(other) = other.sites.upstreams.iter().find(is_it) {
-                self.set_servers(&other.name, &other.servers, false)?;
-            }
-        }
-        Ok(())
+        let known: HashMap<&str, &Upstream> =
+            served.sites.upstreams.iter().map(|it| (it.name.as_str(), it)).collect();
+        let is_served = |it: &&Upstream| known.get(it.name.as_str()).is_some_and(|known| known.is_alike(it));
+        let mut alike = other.sites.upstreams.iter().filter(is_served);
+        alike.try_for_each(|it| self.set_servers(&it.name, &it.servers, false))
     }
 
     /// Changes the servers of an upstream, unless it has them. After a reload it is asked anyway: that keeps servers that were changed

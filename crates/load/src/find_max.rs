@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use crate::outcome::Outcome;
+
 /// A service level objective: this percentage of requests within this time, and no errors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slo {
@@ -98,6 +100,19 @@ pub struct OfferedLoad {
 }
 
 impl OfferedLoad {
+    /// That of a run at this rate.
+    pub(crate) fn of(outcome: &Outcome, rate_per_s: f64) -> OfferedLoad {
+        // Since requests were sent: a backlog of the warm-up is no part of the time that one needs.
+        let latency = outcome.latency_raw.as_ref().unwrap_or(&outcome.latency);
+        OfferedLoad {
+            offered: outcome.requests + outcome.unanswered + outcome.unsent,
+            answered: outcome.answered_in_time,
+            carried: outcome.carried,
+            rate_per_s,
+            service: Duration::from_nanos(latency.histogram().min()),
+        }
+    }
+
     /// All responses in the run's time.
     pub fn served(&self) -> u64 {
         self.answered + self.carried

@@ -116,17 +116,14 @@ fn watch_over(
 
 /// The responses that count for the rate. A server that keeps up has served all requests; the few that were in service
 /// at the planned end belong to it. One that falls behind has served what came until then, also to requests of the warm-up.
-fn rate_requests(plan: &Plan, tally: &Tally, (answered, carried, open): (u64, u64, u64)) -> u64 {
+fn rate_requests(plan: &Plan, outcome: &Outcome) -> u64 {
     let rate_per_s = match plan.pacing {
-        Pacing::Closed => return tally.requests,
+        Pacing::Closed => return outcome.requests,
         Pacing::Open { per_s, .. } => per_s,
         Pacing::Staged { .. } => plan.stages.last().map_or(0.0, |stage| stage.to_per_s),
     };
-    // Since requests were sent: a backlog of the warm-up is no part of the time that one needs.
-    let latency = tally.latency_raw.as_ref().unwrap_or(&tally.latency);
-    let service = Duration::from_nanos(latency.histogram().min());
-    let load = OfferedLoad { offered: tally.requests + open, answered, carried, rate_per_s, service };
-    if load.is_sustained() { tally.requests } else { load.served() }
+    let load = OfferedLoad::of(outcome, rate_per_s);
+    if load.is_sustained() { outcome.requests } else { load.served() }
 }
 
 fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
@@ -142,13 +139,9 @@ fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
         true => over_ns,
         false => end_ns,
     };
-    let answered_in_time = sum(all, |one| one.answered_in_time);
-    let carried = sum(all, |one| one.carried);
-    // They were due and have no response.
-    let open = sum(all, |one| one.unanswered + one.unsent);
-    Outcome {
+    let mut outcome = Outcome {
         requests: tally.requests,
-        rate_requests: rate_requests(plan, &tally, (answered_in_time, carried, open)),
+        rate_requests: 0,
         open_wait: Duration::from_nanos(tally.last_answer_ns.saturating_sub(counted_to_ns)),
         errors: tally.errors,
         statuses: tally.statuses,
@@ -166,8 +159,8 @@ fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
         sequence: plan.subscribe.map(|_| tally.sequence),
         unanswered: sum(all, |one| one.unanswered),
         unsent: sum(all, |one| one.unsent),
-        answered_in_time,
-        carried,
+        answered_in_time: sum(all, |one| one.answered_in_time),
+        carried: sum(all, |one| one.carried),
         threads: all
             .iter()
             .map(|one| ThreadUse {
@@ -177,5 +170,7 @@ fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
             .collect(),
         server_cpu: None,
         is_stopped: false,
-    }
+    };
+    outcome.rate_requests = rate_requests(plan, &outcome);
+    outcome
 }

@@ -130,15 +130,7 @@ impl Slo {
     /// The result of a run at a rate, for this time.
     fn step(&self, rate_per_s: f64, time: Duration, outcome: &Outcome) -> RateStep {
         let latency_ns = outcome.latency.percentile(self.percent);
-        let load = OfferedLoad {
-            offered: outcome.requests,
-            answered: outcome.answered_in_time,
-            carried: outcome.carried,
-            rate_per_s,
-            service: Duration::from_nanos(
-                outcome.latency_raw.as_ref().unwrap_or(&outcome.latency).histogram().min(),
-            ),
-        };
+        let load = OfferedLoad::of(outcome, rate_per_s);
         let per_s = |requests: u64| requests as f64 / time.as_secs_f64().max(1e-9);
         let miss = if outcome.errors.sum() > 0 {
             Some(Miss::Errors(outcome.errors.sum()))

@@ -84,12 +84,14 @@ impl Queue {
     pub fn claim(&self) -> io::Result<Vec<Name>> {
         let mut waiting = names(self.volume.folder(Folder::Inbox))?;
         waiting.sort();
+        let folders = self.folders_of_others()?;
+        let is_claimed = |name: &Name| folders.iter().any(|folder| folder.join(name.as_str()).exists());
         let mut claimed = Vec::new();
         for name in waiting {
             if claimed.len() == CLAIMS_MAX {
                 break;
             }
-            if self.is_claimed_by_another(&name)? {
+            if is_claimed(&name) {
                 continue;
             }
             match move_file(&self.volume.path(Folder::Inbox, &name), &self.claimed(&name)) {
@@ -102,11 +104,10 @@ impl Queue {
         Ok(claimed)
     }
 
-    fn is_claimed_by_another(&self, name: &Name) -> io::Result<bool> {
-        let others =
-            names(self.volume.folder(Folder::Work))?.into_iter().filter(|owner| *owner != self.owner);
-        let mut files = others.map(|owner| self.volume.path(Folder::Work, &owner).join(name.as_str()));
-        Ok(files.any(|file| file.exists()))
+    fn folders_of_others(&self) -> io::Result<Vec<PathBuf>> {
+        let owners = names(self.volume.folder(Folder::Work))?;
+        let others = owners.iter().filter(|owner| **owner != self.owner);
+        Ok(others.map(|owner| self.volume.path(Folder::Work, owner)).collect())
     }
 
     /// Takes over the files of transformers that have been silent for too long at this time of the volume's clock, and returns them.

@@ -178,10 +178,7 @@ impl Connection {
             },
             State::Ended => {}
         }
-        for event in std::mem::take(&mut self.wire.borrow_mut().events) {
-            shared.event(self.actor, event);
-            did = true;
-        }
+        did |= self.wire.borrow_mut().report(shared, self.actor);
         for (request, responder) in accepted {
             did = true;
             self.accept(role, request, responder, random, shared)?;

@@ -315,13 +315,8 @@ impl<'d> Import<'d> {
         if !others.is_empty() {
             self.serves_files = true;
         }
-        for (condition, to) in others {
-            let mut inner = Lines::default();
-            inner.setting(format!("rewrite \"^\" {} then=stop", text(&to)));
-            // A file that exists is served.
-            inner.setting(line("files", root));
-            lines.block(&[], format!("when {}", text(&condition)), inner);
-        }
+        // A file that exists is served.
+        others.iter().for_each(|other| rewrite_to(other, Some(line("files", root)), lines));
         self.fates.carried(tried);
         if !tries("$uri") {
             return self.try_last(last, chain, lines);
@@ -423,6 +418,14 @@ fn front_controller(rewrite: &Directive) -> Option<String> {
         None if to.contains('?') => format!("{to}&$args"),
         None => format!("{to}?$args"),
     })
+}
+
+/// Writes a `when` in which the path is that of another file, with an action of its own.
+pub(super) fn rewrite_to((condition, to): &(String, String), action: Option<String>, lines: &mut Lines) {
+    let mut inner = Lines::default();
+    inner.setting(format!("rewrite \"^\" {} then=stop", text(to)));
+    action.into_iter().for_each(|action| inner.setting(action));
+    lines.block(&[], format!("when {}", text(condition)), inner);
 }
 
 /// The files that `try_files` tries besides the path itself, each with a condition: it exists, and no earlier candidate does.

@@ -154,11 +154,7 @@ impl<'d> Import<'d> {
         }
         let first: Vec<&str> = std::iter::once("$uri").chain(first.iter().skip(1).copied()).collect();
         let Ok(others) = answers::other_files(&first, root, &self.maps) else { return };
-        for (condition, to) in others {
-            let mut inner = Lines::default();
-            inner.setting(format!("rewrite \"^\" {} then=stop", text(&to)));
-            lines.block(&[], format!("when {}", text(&condition)), inner);
-        }
+        others.iter().for_each(|other| answers::rewrite_to(other, None, lines));
         self.fates.carried(tried);
     }
 

@@ -97,29 +97,33 @@ impl ProxyWorker {
             if !has_room(state.groups.at(index)) {
                 return;
             }
-            self.dequeue(state, index);
+            self.dispatch_first(state, index);
         }
     }
 
     /// Dispatches the next queued request, if a server that it may use has room. Some may use only servers that have none, as those for a
     /// named server: they wait again, and others are tried.
     pub(crate) fn dequeue(&self, state: &mut State, upstream: UpstreamId) {
-        let mut tries = DEQUEUE_TRIES_MAX.min(state.groups.at(upstream).queue.len());
-        while tries > 0 {
+        for _ in 0..DEQUEUE_TRIES_MAX.min(state.groups.at(upstream).queue.len()) {
+            let before = state.groups.at(upstream).queue.len();
+            self.dispatch_first(state, upstream);
+            // It does not wait again.
+            if state.groups.at(upstream).queue.len() < before {
+                return;
+            }
+        }
+    }
+
+    /// Dispatches the first queued request whose client is still there.
+    fn dispatch_first(&self, state: &mut State, upstream: UpstreamId) {
+        loop {
             let group = state.groups.at_mut(upstream);
             let Some(job) = group.queue.pop_front() else { return };
             group.counts.down(|counts| &counts.queued);
             // Its client may have disconnected meanwhile.
-            if !job.receiver.is_open(&self.lane) {
-                continue;
+            if job.receiver.is_open(&self.lane) {
+                return self.dispatch(state, job);
             }
-            let others = group.queue.len();
-            self.dispatch(state, job);
-            let waits_again = state.groups.at(upstream).queue.len() > others;
-            if !waits_again {
-                return;
-            }
-            tries -= 1;
         }
     }
 }

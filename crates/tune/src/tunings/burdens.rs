@@ -165,7 +165,7 @@ const BURDENS: &[Burden] = &[
     ("qdisc", ENA, &[("/proc/sys/net/core/default_qdisc", "pfifo_fast\n")], &[]),
     ("default-qdisc", ENA, &[], &[]),
     ("congestion", ENA, &[], &[]),
-    ("tcp-mem", TWO_NODES, &[], &[("/proc/net/netstat", "TcpExt: TCPMemoryPressures\nTcpExt: 0\n")]),
+    ("tcp-mem", TWO_NODES, &[], &[NO_PRESSURE]),
     // More than the memory of the machine, and less than anything could be served with.
     (
         "tcp-mem",

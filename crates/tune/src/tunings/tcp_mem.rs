@@ -41,16 +41,14 @@ impl Tuning for TcpMem {
     }
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
-        let now = pages(host)?;
-        let known = memory_pages(host);
-        let memory = known.as_ref().map_or(0, |pages| *pages);
-        let wanted = match absurd(now, memory) {
-            Some(_) => [memory / 64 * 3, memory / 16, memory / 32 * 3],
+        let (now, memory) = (pages(host)?, memory_pages(host));
+        let why_absurd = memory.as_ref().ok().and_then(|memory| absurd(now, *memory));
+        let wanted = match &why_absurd {
+            Some(_) => memory.map(|memory| [memory / 64 * 3, memory / 16, memory / 32 * 3])?,
             None if self.effect(host, served)?.value == 0 => return Ok(Advice::Fine),
-            // The kernel's own proportions.
             None => {
-                let memory = known?;
-                let share = [memory / 8, memory / 16 * 3, memory / 4];
+                // The kernel's own proportions.
+                let share = memory.map(|memory| [memory / 8, memory / 16 * 3, memory / 4])?;
                 [0, 1, 2].map(|at| now[at].max(share[at]))
             }
         };
@@ -58,9 +56,8 @@ impl Tuning for TcpMem {
             return Ok(Advice::Fine);
         }
         let text = wanted.map(|pages| pages.to_string()).join(" ");
-        let why = absurd(now, memory).map(|why| format!(", as the kernel would choose it: {why}"));
-        let what = format!("{KEY} = {text}{}", why.unwrap_or_default());
-        Ok(Advice::change(what, vec![Change::text(Setting::sysctl(KEY), text)]))
+        let why = why_absurd.map(|why| format!(", as the kernel would choose it: {why}")).unwrap_or_default();
+        Ok(Advice::change(format!("{KEY} = {text}{why}"), vec![Change::text(Setting::sysctl(KEY), text)]))
     }
 
     /// Absurd numbers need no other evidence.
