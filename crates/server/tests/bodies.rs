@@ -209,6 +209,7 @@ fn rules(guard: Guard, to: To, users: &[User], plan: &mut site::Plan) -> Rules {
                 target: Template::text("/"),
                 request_fields: Vec::new(),
                 response_fields: Vec::new(),
+                sign_in: None,
             });
         }
         Guard::Rate => {

@@ -104,6 +104,7 @@ impl Sites {
                     target: Template::text("/check"),
                     request_fields: vec!["X-Token".to_owned()],
                     response_fields: Vec::new(),
+                    sign_in: None,
                 });
             }
             let buffered = Forward { buffer_requests: BufferRequests::All, ..Forward::to(0) };

@@ -81,6 +81,7 @@ impl Uses {
             | Variable::Query
             | Variable::QuestionMark
             | Variable::Target
+            | Variable::EscapedTarget
             | Variable::Argument(_)
             | Variable::Header(_)
             | Variable::Cookie(_)

@@ -430,7 +430,7 @@ fn page(folder: &dyn Service, request: &Request<'_>, path: &[u8], response: &mut
 
 /// A redirect must not lead to a host that its rule does not name: a path that starts with two slashes would be read
 /// as a host.
-fn location(to: &Text, view: &View<'_>) -> Vec<u8> {
+pub(crate) fn location(to: &Text, view: &View<'_>) -> Vec<u8> {
     let mut location = Vec::new();
     to.render(view, Paths::Encoded, &mut location);
     escape_unsafe(&mut location);

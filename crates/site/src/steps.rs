@@ -2,16 +2,18 @@
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use flatout_engine::tls::PeerCertificate;
 use flatout_engine::{Reply, Request, Response};
 use flatout_observe::observed::{Notes, RequestLogs};
-use flatout_wire::{Head, Method, Status};
+use flatout_wire::{Method, Status};
 
-use super::compiled::{Block, CompiledRoute, Guards};
+use super::compiled::{Authority, Block, CompiledRoute, Guards};
 use super::concurrency::Permit;
 use super::facts::{Noted, Uses};
 use super::finish::{Finishers, Needs};
+use super::handler::location;
 use super::limit_status::{LimitStatus, LimitStatuses};
 use super::rate::PaceDelay;
 use super::render::View;
@@ -108,6 +110,8 @@ pub(crate) enum Refusal {
     Busy(Status),
     /// 401, with the value of `WWW-Authenticate`.
     Password(String),
+    /// 302, to where clients of this auth service sign in.
+    SignIn(Arc<Authority>),
     /// The response of the auth service, or one made by a step.
     Response(Box<Response>),
 }
@@ -199,7 +203,7 @@ impl SiteWorker {
             Outcome::Respond if context.reroute_error(self) => context.begin_again(self),
             Outcome::Respond => context.finish(self),
             Outcome::Refuse(refusal) => {
-                refusal.write(&context.request.head, context.response);
+                context.refuse(self, refusal);
                 match context.reroute_error(self) {
                     true => context.begin_again(self),
                     false => context.finish(self),
@@ -345,29 +349,35 @@ impl<'a> RequestContext<'a> {
         let _ = handler::finish(worker, self);
         Reply::Now
     }
+
+    fn refuse(&mut self, worker: &SiteWorker, refusal: Refusal) {
+        match refusal {
+            Refusal::Status(status) => write_status(status, self.response),
+            Refusal::Busy(status) => {
+                write_status(status, self.response);
+                self.response.header("Retry-After", "1");
+            }
+            Refusal::Password(challenge) => {
+                write_status(Status::UNAUTHORIZED, self.response);
+                self.response.header("WWW-Authenticate", challenge);
+            }
+            Refusal::SignIn(authority) => {
+                let sign_in = authority.sign_in.as_ref();
+                let to = sign_in.map(|to| location(to, &self.view(worker))).unwrap_or_default();
+                write_status(Status::FOUND, self.response);
+                self.response.header("Location", to);
+            }
+            Refusal::Response(made) => *self.response = *made,
+        }
+        if self.request.head.method == Method::Connect {
+            // The following bytes may be meant for the tunnel (RFC 9931).
+            self.response.close();
+        }
+    }
 }
 
 impl Refusal {
     pub(crate) const BUSY: Refusal = Refusal::Busy(Status::SERVICE_UNAVAILABLE);
-
-    fn write(self, head: &Head<'_>, response: &mut Response) {
-        match self {
-            Refusal::Status(status) => write_status(status, response),
-            Refusal::Busy(status) => {
-                write_status(status, response);
-                response.header("Retry-After", "1");
-            }
-            Refusal::Password(challenge) => {
-                write_status(Status::UNAUTHORIZED, response);
-                response.header("WWW-Authenticate", challenge);
-            }
-            Refusal::Response(made) => *response = *made,
-        }
-        if head.method == Method::Connect {
-            // The following bytes may be meant for the tunnel (RFC 9931).
-            response.close();
-        }
-    }
 }
 
 impl Progress {

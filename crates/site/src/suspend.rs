@@ -97,7 +97,13 @@ impl Event {
                     }
                     progress.identity.auth_fields.splice(0..0, fields);
                 }
-                Ok(AuthDecision::Refused(response)) => progress.refusal = Some(Refusal::Response(response)),
+                Ok(AuthDecision::Refused(response)) => {
+                    let signs_in = response.status() == Status::UNAUTHORIZED && authority.sign_in.is_some();
+                    progress.refusal = Some(match signs_in {
+                        true => Refusal::SignIn(authority),
+                        false => Refusal::Response(response),
+                    });
+                }
                 Err(_) => progress.refusal = Some(Refusal::Status(Status::BAD_GATEWAY)),
             },
             Event::Body(lane, bytes_max) => {

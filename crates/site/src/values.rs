@@ -183,6 +183,12 @@ impl View<'_> {
                 write_target(self.head, out);
                 Ok(())
             }
+            Variable::EscapedTarget => {
+                let mut target = Vec::new();
+                write_target(self.head, &mut target);
+                escape_all(&target, out);
+                Ok(())
+            }
             Variable::Header(name) => {
                 let separator = if name == "cookie" { &b"; "[..] } else { b", " };
                 let values: Vec<&[u8]> = self.head.field_all(name).collect();
@@ -317,6 +323,16 @@ pub(crate) fn escape_unsafe(text: &mut Vec<u8>) {
     }
     let escape = |byte: u8| if is_unsafe(&byte) { format!("%{byte:02X}").into_bytes() } else { vec![byte] };
     *text = std::mem::take(text).into_iter().flat_map(escape).collect();
+}
+
+/// Escapes everything but the unreserved characters of RFC 3986, so that it can be the value of a parameter of a query.
+fn escape_all(text: &[u8], out: &mut Vec<u8>) {
+    for &byte in text {
+        match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            true => out.push(byte),
+            false => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+        }
+    }
 }
 
 fn write_path(path: &[u8], paths: Paths, out: &mut Vec<u8>) {

@@ -86,6 +86,7 @@ impl Configuration {
                 target: Template::text("/authorize"),
                 request_fields: Vec::new(),
                 response_fields: Vec::new(),
+                sign_in: None,
             }),
             body: site::BodyLimit { bytes_max: Some(self.body_max) },
             concurrency: concurrency.iter().map(|_| ConcurrencyUse { limit: 0, is_dry_run: false }).collect(),

@@ -69,6 +69,9 @@ pub(super) fn of_guards(lines: &mut Lines, plan: &Plan, rules: &Rules) {
         let upstream = plan.upstreams.get(auth.upstream).map(of_upstream).unwrap_or_default();
         let target = format::template(plan, &auth.target);
         lines.line("authority", format!("{upstream}; asked for {target}, a 2xx allows the request"));
+        if let Some(to) = &auth.sign_in {
+            lines.line("sign in", format!("at {} in place of its 401", format::template(plan, to)));
+        }
     }
     if let Some(to) = &rules.auth_route {
         let to = match to {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use flatout_site::plan::{
-    Access, BasicAuth, Cors, FieldChange, FieldRule, Origins, Peers, RateUse, Rules, User, Verdict, When,
+    Access, BasicAuth, Cors, FieldChange, FieldRule, ForwardAuth, Origins, Peers, RateUse, Rules, User,
+    Verdict, When,
 };
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,8 @@ pub(super) struct RulesData {
     basic_auth: Option<BasicAuthData>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rates: Vec<RateUseData>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forward_auth: Option<ForwardAuthData>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cache: Option<CacheData>,
 }
@@ -95,6 +98,19 @@ struct RateUseData {
     fields: bool,
 }
 
+/// A service that is asked about each request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForwardAuthData {
+    /// The name of the upstream.
+    upstream: String,
+    target: Vec<PieceData>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    response_fields: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sign_in: Option<Vec<PieceData>>,
+}
+
 impl RulesData {
     pub(super) fn is_default(&self) -> bool {
         *self == RulesData::default()
@@ -112,6 +128,10 @@ impl RulesData {
                 users: it.users.iter().map(|user| (user.name.clone(), user.hash.clone())).collect(),
             }),
             rates: rules.rates.iter().map(|it| RateUseData::of(it, names)).collect::<Option<_>>()?,
+            forward_auth: match &rules.forward_auth {
+                Some(auth) => Some(ForwardAuthData::of(auth, names)?),
+                None => None,
+            },
             cache: match &rules.cache {
                 Some(cached) => Some(CacheData::of(cached)?),
                 None => None,
@@ -133,6 +153,7 @@ impl RulesData {
                 user_file: None,
             }),
             rates: self.rates.iter().map(|it| it.rate_use(indices)).collect::<Result<_, _>>()?,
+            forward_auth: self.forward_auth.as_ref().map(|it| it.forward_auth(indices)).transpose()?,
             cache: self.cache.as_ref().map(CacheData::cached).transpose()?,
             ..Rules::default()
         };
@@ -220,5 +241,29 @@ impl RateUseData {
     fn rate_use(&self, indices: &Indices) -> Result<RateUse, String> {
         let RateUseData { burst, delay, status, fields, .. } = *self;
         Ok(RateUse { rate: indices.rate(&self.rate)?, burst, delay, status, fields, is_dry_run: false })
+    }
+}
+
+impl ForwardAuthData {
+    fn of(auth: &ForwardAuth, names: Names<'_>) -> Option<ForwardAuthData> {
+        Some(ForwardAuthData {
+            upstream: names.upstream(auth.upstream)?.to_owned(),
+            target: pieces(&auth.target)?,
+            response_fields: auth.response_fields.clone(),
+            sign_in: match &auth.sign_in {
+                Some(to) => Some(pieces(to)?),
+                None => None,
+            },
+        })
+    }
+
+    fn forward_auth(&self, indices: &Indices) -> Result<ForwardAuth, String> {
+        Ok(ForwardAuth {
+            upstream: indices.upstream(&self.upstream)?,
+            target: template(&self.target)?,
+            request_fields: Vec::new(),
+            response_fields: self.response_fields.clone(),
+            sign_in: self.sign_in.as_deref().map(template).transpose()?,
+        })
     }
 }

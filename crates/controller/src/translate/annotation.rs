@@ -1,5 +1,6 @@
 //! The annotations of ingress-nginx.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base64::Engine;
@@ -8,6 +9,7 @@ use flatout_site::plan::{
     Access, BasicAuth, Limited, Net, Origins, Peers, Rate, RateUse, Route, Template, User, Verdict,
 };
 
+use super::auth_service::AuthService;
 use super::backend::UpstreamOptions;
 use super::filter;
 use super::precedence::quoted;
@@ -32,7 +34,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("auth-snippet", "it is a text of nginx's configuration"),
     ("modsecurity-snippet", "it is a text of nginx's configuration"),
     ("stream-snippet", "it is a text of nginx's configuration"),
-    ("auth-url", "a service that is asked about each request is not supported here yet"),
+    ("auth-proxy-set-headers", "fields of requests to the service of auth-url are not supported"),
     ("auth-tls-secret", "certificates of clients are not supported here"),
     ("denylist-source-range", "use whitelist-source-range"),
     ("enable-modsecurity", "ModSecurity is not supported"),
@@ -50,6 +52,7 @@ pub(super) struct Annotations {
     pub(super) options: UpstreamOptions,
     pub(super) canary: Option<Canary>,
     pub(super) rate: Option<IngressRate>,
+    pub(super) auth_service: Option<AuthService>,
     body_bytes_max: Option<u64>,
     access: Vec<Access>,
     basic_auth: Option<BasicAuth>,
@@ -96,10 +99,13 @@ impl Annotations {
             max_age: Some(1_728_000),
             ..CorsFilter::default()
         };
-        let all = &ingress.metadata.annotations;
-        for (name, value) in
-            all.iter().filter_map(|(name, value)| Some((name.strip_prefix(PREFIX)?, value.trim())))
-        {
+        let given = &ingress.metadata.annotations;
+        let all: BTreeMap<&str, &str> = given
+            .iter()
+            .filter_map(|(name, value)| Some((name.strip_prefix(PREFIX)?, value.trim())))
+            .collect();
+        found.auth_service = AuthService::parse(&all, objects)?;
+        for (&name, &value) in &all {
             let wrong = |why: String| format!("annotation {name}: {why}");
             let seconds = || number(value).map(|it| Some(Duration::from_secs(it))).map_err(wrong);
             match name {
@@ -126,7 +132,7 @@ impl Annotations {
                         "got {value:?}, need a name as of RFC 6265, such as SERVERID"
                     )));
                 }
-                "session-cookie-name" if all.contains_key(&format!("{PREFIX}affinity")) => {
+                "session-cookie-name" if all.contains_key("affinity") => {
                     found.options.cookie = Some(value.to_owned());
                 }
                 "canary" => is_canary = is_on(value),
@@ -156,8 +162,13 @@ impl Annotations {
                 "auth-type" if value == "basic" => {
                     found.basic_auth = Some(basic_auth(ingress, objects).map_err(wrong)?);
                 }
-                "auth-secret" | "auth-secret-type" | "auth-realm"
-                    if all.contains_key(&format!("{PREFIX}auth-type")) => {}
+                "auth-secret" | "auth-secret-type" | "auth-realm" if all.contains_key("auth-type") => {}
+                "auth-url"
+                | "auth-method"
+                | "auth-response-headers"
+                | "auth-signin"
+                | "auth-signin-redirect-param"
+                    if found.auth_service.is_some() => {}
                 "auth-type" => return Err(wrong(format!("got `{value}`; there is only basic"))),
                 "enable-modsecurity" | "proxy-ssl-verify" if !is_on(value) && value != "on" => {}
                 _ => match REFUSED.iter().find(|(refused, _)| *refused == name) {
@@ -232,12 +243,12 @@ fn is_on(value: &str) -> bool {
 }
 
 /// Whether it is a token of RFC 9110, which names of fields and cookies are.
-fn is_token(value: &str) -> bool {
+pub(super) fn is_token(value: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !value.is_empty() && value.bytes().all(is_allowed)
 }
 
-fn list(value: &str) -> Vec<String> {
+pub(super) fn list(value: &str) -> Vec<String> {
     value.split(',').map(|it| it.trim().to_owned()).filter(|it| !it.is_empty()).collect()
 }
 

@@ -6,16 +6,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_site::plan::{Action, PathMatch, Rate, Rewrite, RewriteFrom, Route, Template, Then};
+use flatout_site::plan::{Action, ForwardAuth, PathMatch, Rate, Rewrite, RewriteFrom, Route, Template, Then};
 use flatout_tls::Profile;
 use serde_json::json;
 
 use super::Settings;
 use super::annotation::{Annotations, Canary};
+use super::auth_service::{AuthPlace, AuthService};
 use super::backend::{UpstreamOptions, Upstreams};
 use super::certificate::Files;
 use super::certificate_refs::identity;
-use super::grant::Referrer;
+use super::grant::{Referrer, is_granted};
 use super::hostname::HostName;
 use super::listener::TlsEnding;
 use super::precedence::{Specificity, checked_path, parsed, prefix, quoted};
@@ -176,7 +177,7 @@ impl IngressParts<'_, '_> {
             let routes: Arc<[RankedRoute]> = paths
                 .iter()
                 .flat_map(|path| {
-                    self.routes(ingress, path, (&ingress.metadata.key(), annotations), None, notes)
+                    self.routes(ingress, (host, path), (&ingress.metadata.key(), annotations), None, notes)
                 })
                 .collect();
             self.add_routes(&at, &names, (age, &routes));
@@ -212,7 +213,7 @@ impl IngressParts<'_, '_> {
                     continue;
                 };
                 let of_main = (&main.ingress, &*main.annotations);
-                let routes = self.routes(ingress, path, of_main, Some(canary), notes).into();
+                let routes = self.routes(ingress, (host, path), of_main, Some(canary), notes).into();
                 self.add_routes(&at, &main.names, (age, &routes));
             }
         }
@@ -291,7 +292,7 @@ impl IngressParts<'_, '_> {
     fn routes(
         &mut self,
         ingress: &Ingress,
-        path: &IngressPath,
+        (host, path): (&str, &IngressPath),
         (main, annotations): (&ObjectKey, &Annotations),
         canary: Option<&Canary>,
         notes: &mut Vec<String>,
@@ -304,15 +305,19 @@ impl IngressParts<'_, '_> {
                 return Vec::new();
             }
         };
-        let action = match self.upstream(&key, &path.backend, &annotations.options) {
-            Ok(upstream) => Action::Proxy(forward(upstream)),
+        let auth = annotations.auth_service.as_ref().map(|it| self.forward_auth(it, main, host)).transpose();
+        let backend =
+            auth.and_then(|auth| Ok((self.upstream(&key, &path.backend, &annotations.options)?, auth)));
+        let (action, auth) = match backend {
+            Ok((upstream, auth)) => (Action::Proxy(forward(upstream)), auth),
             Err(why) => {
                 notes.push(why);
-                refusal()
+                (refusal(), None)
             }
         };
         let mut route = Route { name: format!("Ingress/{key}{}", path.path), ..Route::new(matched, action) };
         annotations.apply(&mut route);
+        route.rules.forward_auth = auth;
         if let Some(rate) = &annotations.rate {
             route.rules.rates.push(rate.in_plan(main, self.rates));
         }
@@ -340,6 +345,74 @@ impl IngressParts<'_, '_> {
             notes.push(why);
             Vec::new()
         })
+    }
+
+    /// The service that is asked about the requests of an Ingress for a host.
+    fn forward_auth(
+        &mut self,
+        auth: &AuthService,
+        ingress: &ObjectKey,
+        host: &str,
+    ) -> Result<ForwardAuth, String> {
+        let wrong = |why: String| format!("not served: annotation auth-url: {why}");
+        let upstream = match &auth.place {
+            AuthPlace::Service(key, port) => {
+                let from =
+                    Referrer { group: "networking.k8s.io", kind: "Ingress", namespace: &ingress.namespace };
+                if !is_granted(self.objects, from, "Service", key) {
+                    return Err(wrong(format!(
+                        "the Service {key} is in another namespace, and no ReferenceGrant there allows it to Ingresses of {}",
+                        ingress.namespace
+                    )));
+                }
+                let options = UpstreamOptions { is_tls: auth.is_tls, ..UpstreamOptions::default() };
+                self.upstreams.of_service(key, *port, &options).map_err(|why| wrong(why.message))?
+            }
+            AuthPlace::Host(named) => {
+                let host = named.as_deref().unwrap_or(host);
+                let (at, path, options) = self.served_at(&ingress.namespace, host, &auth.path).ok_or_else(|| {
+                    wrong(format!(
+                        "no Ingress of this namespace serves `{host}{}`; name a Service, such as                          http://auth.default.svc.cluster.local{0}",
+                        auth.path
+                    ))
+                })?;
+                self.upstream(&at, &path.backend, &options).map_err(wrong)?
+            }
+        };
+        Ok(ForwardAuth {
+            upstream,
+            target: auth.target.clone(),
+            request_fields: Vec::new(),
+            response_fields: auth.response_fields.clone(),
+            sign_in: auth.sign_in.clone(),
+        })
+    }
+
+    /// The path of an Ingress of this namespace by which a URL is served as it is, and how its servers are used.
+    fn served_at(
+        &self,
+        namespace: &str,
+        host: &str,
+        path: &str,
+    ) -> Option<(ObjectKey, IngressPath, UpstreamOptions)> {
+        let ours = self
+            .objects
+            .ingresses
+            .values()
+            .filter(|it| it.metadata.namespace == namespace && self.is_ours(it));
+        let mut found: Vec<(&Ingress, &IngressPath)> = Vec::new();
+        for ingress in oldest_first(ours, |it| &it.metadata) {
+            let rules = ingress.spec.rules.iter().filter(|rule| rule.host == host);
+            let paths = rules.filter_map(|rule| rule.http.as_ref()).flat_map(|http| &http.paths);
+            found.extend(paths.filter(|it| covers(it, path)).map(|it| (ingress, it)));
+        }
+        // Of equal ones the oldest counts.
+        found.sort_by_key(|(_, it)| std::cmp::Reverse(it.path.len()));
+        let (ingress, path) = found.first()?;
+        let annotations = Annotations::parse(ingress, self.objects, &mut Vec::new()).ok()?;
+        let is_plain =
+            annotations.canary.is_none() && annotations.rewrite.is_none() && !annotations.use_regex;
+        is_plain.then(|| (ingress.metadata.key(), (*path).clone(), annotations.options))
     }
 
     fn upstream(
@@ -388,6 +461,16 @@ fn rules(ingress: &Ingress) -> Vec<(&str, Vec<IngressPath>)> {
         rules.push(("", vec![IngressPath { path, path_type, backend: backend.clone() }]));
     }
     rules
+}
+
+/// Whether a path of an Ingress, if it is no expression, has this one.
+fn covers(served: &IngressPath, path: &str) -> bool {
+    match served.path_type.as_str() {
+        "Exact" => served.path == path,
+        _ => path
+            .strip_prefix(served.path.trim_end_matches('/'))
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+    }
 }
 
 fn path_match(path: &IngressPath, annotations: &Annotations) -> Result<PathMatch, String> {

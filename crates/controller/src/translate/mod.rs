@@ -14,6 +14,7 @@ mod address;
 mod annotation;
 mod any_route;
 mod attach;
+mod auth_service;
 mod backend;
 mod certificate;
 mod certificate_refs;

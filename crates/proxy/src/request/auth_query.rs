@@ -4,10 +4,11 @@ use flatout_gateway::{AuthQuery, Edits, is_alike};
 use flatout_wire::field::write_line;
 
 use super::fields::{has_underscore, is_about_body, is_forwarded, is_nominated, is_ours};
-use super::forwarded::{Sender, write_x_forwarded};
+use super::forwarded::{Sender, scheme, write_x_forwarded};
 use super::head::{EARLY, is_early};
 
-/// Writes the head of a query about a request, without its end: GET, with the request's own method and target beside it.
+/// Writes the head of a query about a request, without its end: GET, with the request's own method and target beside it, by the names of Traefik and
+/// Caddy, and by those of nginx.
 pub(crate) fn write_auth_query(query: &AuthQuery<'_>, out: &mut Vec<u8>) {
     let AuthQuery { request_fields: wanted, head, client, .. } = query;
     for part in [b"GET ", query.target, b" HTTP/1.1\r\n"] {
@@ -37,8 +38,22 @@ pub(crate) fn write_auth_query(query: &AuthQuery<'_>, out: &mut Vec<u8>) {
     if is_early(head, client) {
         out.extend_from_slice(EARLY);
     }
-    write_line(b"X-Forwarded-Method", head.method_name(), out);
+    for name in [&b"X-Forwarded-Method"[..], b"X-Original-Method"] {
+        write_line(name, head.method_name(), out);
+    }
     write_line(b"X-Forwarded-Uri", head.target(), out);
+    write_line(b"X-Original-URL", &url(query), out);
+}
+
+/// The URL of the request, as services expect it that nginx asks.
+fn url(query: &AuthQuery<'_>) -> Vec<u8> {
+    let AuthQuery { head, client, .. } = query;
+    let mut url = [scheme(client).as_bytes(), b"://", head.authority(), head.path()].concat();
+    if let Some(query) = head.query() {
+        url.push(b'?');
+        url.extend_from_slice(query);
+    }
+    url
 }
 
 /// Fields that tell an auth service which request it is asked about; the true ones are ours.

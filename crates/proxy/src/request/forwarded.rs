@@ -100,7 +100,7 @@ fn write_address(address: IpAddr, out: &mut Vec<u8>) {
     }
 }
 
-fn scheme(client: &Client) -> &'static str {
+pub(super) fn scheme(client: &Client) -> &'static str {
     if client.is_https { "https" } else { "http" }
 }
 

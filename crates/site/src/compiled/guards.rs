@@ -74,6 +74,7 @@ pub(crate) enum Key {
 pub(crate) struct Authority {
     pub(crate) plan: ForwardAuth,
     pub(crate) target: Text,
+    pub(crate) sign_in: Option<Text>,
     /// The request's own fields of these names are removed.
     pub(crate) dropped: Vec<String>,
     /// The fields of its response that are used.
@@ -84,6 +85,10 @@ impl Authority {
     /// Whether a field of its response is added to the request.
     pub(crate) fn adds(&self, name: &str) -> bool {
         self.plan.response_fields.iter().any(|added| added.eq_ignore_ascii_case(name))
+    }
+
+    fn uses_captures(&self) -> bool {
+        self.target.uses_captures() || self.sign_in.as_ref().is_some_and(Text::uses_captures)
     }
 }
 
@@ -261,6 +266,7 @@ impl Guards {
             asked.extend(parts.auth_names.iter().cloned());
             Ok(Arc::new(Authority {
                 target: text(&authority.target)?,
+                sign_in: authority.sign_in.as_ref().map(text).transpose()?,
                 plan: authority.clone(),
                 dropped,
                 asked,
@@ -289,7 +295,7 @@ impl Guards {
         let key = |key: &Key| matches!(key, Key::Text(text) if text.uses_captures());
         self.rates.iter().any(|rate| key(&rate.key))
             || self.gates.iter().any(|gate| key(&gate.key))
-            || self.authority.as_ref().is_some_and(|authority| authority.target.uses_captures())
+            || self.authority.as_ref().is_some_and(|authority| authority.uses_captures())
             || self.auth_route.as_ref().is_some_and(CompiledReroute::uses_captures)
             || self.blocks.iter().any(Block::uses_captures)
     }

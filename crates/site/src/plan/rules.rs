@@ -347,6 +347,8 @@ pub struct ForwardAuth {
     pub request_fields: Vec<String>,
     /// Fields of its 2xx response that replace the request's fields of these names.
     pub response_fields: Vec<String>,
+    /// Where clients are sent, with 302, in place of its response 401.
+    pub sign_in: Option<Template>,
 }
 
 /// A change of one field.

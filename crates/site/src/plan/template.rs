@@ -40,6 +40,8 @@ pub enum Variable {
     QuestionMark,
     /// Path and query as the client sent them.
     Target,
+    /// The same with everything escaped that has a meaning in a query.
+    EscapedTarget,
     /// The value of a parameter of the query, as it was sent.
     Argument(String),
     /// The fields of this name, joined.
@@ -280,7 +282,7 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 65] = [
+pub const VARIABLES: [(&str, Variable); 66] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
@@ -293,6 +295,7 @@ pub const VARIABLES: [(&str, Variable); 65] = [
     ("query_string", Variable::Query),
     ("is_args", Variable::QuestionMark),
     ("request_uri", Variable::Target),
+    ("escaped_request_uri", Variable::EscapedTarget),
     ("remote_addr", Variable::Client),
     ("remote_port", Variable::ClientPort),
     ("realip_remote_addr", Variable::Peer),

@@ -87,6 +87,11 @@ impl Forwarding for Fake {
             Some(b"good") => {
                 drop(then.send(AuthDecision::Allowed(vec![("X-User".to_owned(), b"ann".to_vec())])));
             }
+            Some(b"none") => {
+                let mut response = Response::with_status(Status::UNAUTHORIZED);
+                response.buffer().extend_from_slice(b"secret of the service");
+                drop(then.send(AuthDecision::Refused(Box::new(response))));
+            }
             Some(_) => {
                 let mut response = Response::with_status(Status::FOUND);
                 response.header("Location", "https://login.example.org/");

@@ -181,6 +181,7 @@ fn the_auth_service_decides() {
         target: template("/check?of=$request_uri"),
         request_fields: Vec::new(),
         response_fields: vec!["X-User".to_owned()],
+        sign_in: None,
     };
     let rules = Rules { forward_auth: Some(authority), ..Rules::default() };
     let client = TestClient::new(&plan_of(vec![Route { rules, ..to_upstream("/") }]));
@@ -198,6 +199,27 @@ fn the_auth_service_decides() {
     assert!(bad.fields.contains("Location: https://login.example.org/\r\n"), "{bad:?}");
     assert_eq!(client.get("/").status, 502, "an authority that cannot be asked lets nobody in");
     assert_eq!(client.fake.sent.borrow().len(), 1);
+}
+
+#[test]
+fn clients_that_the_auth_service_does_not_know_sign_in() {
+    let authority = ForwardAuth {
+        upstream: 1,
+        target: template("/check"),
+        request_fields: Vec::new(),
+        response_fields: Vec::new(),
+        sign_in: Some(template("https://login.example.org/?rd=$scheme://$http_host$escaped_request_uri")),
+    };
+    let rules = Rules { forward_auth: Some(authority), ..Rules::default() };
+    let client = TestClient::new(&plan_of(vec![Route { rules, ..to_upstream("/") }]));
+    let unknown = client.ask("GET", "/a%20b?c=d&e", "X-Token: none\r\n");
+    assert_eq!(unknown.status, 302);
+    let location = "Location: https://login.example.org/?rd=http://a.example%2Fa%2520b%3Fc%3Dd%26e\r\n";
+    assert!(unknown.fields.contains(location), "{unknown:?}");
+    assert!(!unknown.body.contains("secret"), "{unknown:?}");
+    let refused = client.ask("GET", "/", "X-Token: bad\r\n");
+    assert!(refused.fields.contains("Location: https://login.example.org/\r\n"), "only 401: {refused:?}");
+    assert_eq!(client.fake.sent.borrow().len(), 0);
 }
 
 fn limited(queue_max: u32, queue_time_max: Duration) -> TestClient {
@@ -288,6 +310,7 @@ fn one_of_address_password_and_auth_service_is_enough() {
         target: template("/check"),
         request_fields: Vec::new(),
         response_fields: Vec::new(),
+        sign_in: None,
     };
     let rules = |basic_auth, forward_auth| Rules {
         access: access.clone(),

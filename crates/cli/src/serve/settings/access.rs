@@ -191,6 +191,12 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
                 help: "fields of its response to add to the request",
                 ..KEY
             },
+            Key {
+                name: "sign-in",
+                value: "TEXT",
+                help: "redirect clients there in place of its response 401, such as https://login.example.org/?rd=$scheme://$host$escaped_request_uri",
+                ..KEY
+            },
         ],
         default: "off",
         help: "ask this upstream whether to allow each request, or off; 2xx allows it, any other response goes to the client; or ask a \
@@ -202,7 +208,7 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
                 return Ok(());
             }
             if given.text().starts_with(['/', '@']) {
-                let keys = ["path", "request-headers", "response-headers"];
+                let keys = ["path", "request-headers", "response-headers", "sign-in"];
                 if let Some(key) = keys.into_iter().find(|key| given.key(key).is_some()) {
                     let message = format!("`{key}` is for an upstream; a route has the path that is given");
                     return Err(Refused { key: Some(key), message, ..Refused::default() });
@@ -217,6 +223,7 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
                 target: target.map_or_else(|| options.template("/"), Ok)?,
                 request_fields: list("request-headers"),
                 response_fields: list("response-headers"),
+                sign_in: given.read("sign-in", |text| options.template(text))?,
             });
             Ok(())
         },

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatout_site::plan::{Limited, Verdict};
+use flatout_site::plan::{Limited, Template, Verdict};
 
 use super::*;
 
@@ -173,7 +173,11 @@ fn passwords_come_from_secrets_and_a_missing_one_closes_the_ingress() {
 fn annotations_that_would_leave_a_hole_close_the_ingress() {
     for (name, value, reason) in [
         ("configuration-snippet", "deny all;", "nginx's configuration"),
-        ("auth-url", "http://auth/", "not supported here yet"),
+        ("auth-url", "auth/check", "need a URL"),
+        ("auth-url", "http://auth:x/", "need a URL"),
+        ("auth-url", "http://$arg_to/", "need a URL"),
+        ("auth-url", "http://auth/$nothing", "nothing"),
+        ("auth-proxy-set-headers", "default/fields", "not supported"),
         ("auth-type", "digest", "there is only basic"),
         ("auth-tls-secret", "default/ca", "certificates of clients"),
         ("whitelist-source-range", "10.0.0.0/99", "10.0.0.0/99"),
@@ -194,6 +198,101 @@ fn annotations_that_would_leave_a_hole_close_the_ingress() {
     let odd = with(&ingress(&annotated(&[("proxy-buffering", "off")]), RULES));
     assert_eq!(odd.targets("a.test").len(), 1);
     assert!(notes(&odd)[0].contains("proxy-buffering has no effect"), "{:?}", notes(&odd));
+}
+
+/// The annotations of an Ingress that asks a service, and what its requests get: the upstream that is asked, or 500.
+#[test]
+fn a_service_of_the_cluster_is_asked_about_each_request() {
+    let service = |namespace: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: auth, namespace: {namespace}}}\n\
+             spec: {{ports: [{{name: http, port: 80}}, {{name: other, port: 4180}}]}}\n"
+        )
+    };
+    let grant = "---\napiVersion: gateway.networking.k8s.io/v1beta1\nkind: ReferenceGrant\nmetadata: {name: g, namespace: login}\n\
+                 spec: {from: [{group: networking.k8s.io, kind: Ingress, namespace: default}], to: [{group: '', kind: Service}]}\n";
+    let behind = ingress("", "rules: [{host: a.test, http: {paths: [{path: /oauth2, pathType: Prefix, backend: {service: {name: auth, port: {number: 4180}}}}]}}]")
+        .replace(CLASS, "")
+        .replace("metadata: {name: i,", "metadata: {name: oauth2,");
+    let (near, far) = (service("default"), service("login"));
+    for (url, objects, asked) in [
+        (
+            "http://auth.default.svc.cluster.local/check?a=$host",
+            &near,
+            Ok(("default/auth:80", "/check?a=$host")),
+        ),
+        ("http://auth.default.svc:4180", &near, Ok(("default/auth:4180", "/"))),
+        ("http://auth.default/x", &near, Ok(("default/auth:80", "/x"))),
+        ("https://auth.default.svc:4180/x", &near, Ok(("default/auth:4180?tls", "/x"))),
+        ("https://$host/oauth2/auth", &format!("{near}{behind}"), Ok(("default/auth:4180", "/oauth2/auth"))),
+        ("https://a.test/oauth2/auth", &format!("{near}{behind}"), Ok(("default/auth:4180", "/oauth2/auth"))),
+        ("http://auth.login.svc/x", &format!("{far}{grant}"), Ok(("login/auth:80", "/x"))),
+        ("http://auth.login.svc/x", &far, Err("no ReferenceGrant")),
+        ("http://auth.default.svc:81/x", &near, Err("no port 81")),
+        ("http://gone.default.svc/x", &near, Err("no Service default/gone")),
+        (
+            "https://$host/oauth2x",
+            &format!("{near}{behind}"),
+            Err("no Ingress of this namespace serves `a.test/oauth2x`"),
+        ),
+        ("https://login.example.org/check", &near, Err("no Ingress of this namespace")),
+    ] {
+        let translation = with(&(ingress(&annotated(&[("auth-url", url)]), RULES) + objects));
+        let routes = translation.routes("a.test");
+        let route = routes.iter().find(|route| route.name.contains("/i")).unwrap();
+        match asked {
+            Ok((upstream, target)) => {
+                assert_eq!(translation.target(route), "default/a:8080", "{url}");
+                let auth = route.rules.forward_auth.as_ref().unwrap();
+                assert_eq!(translation.sites.upstreams[auth.upstream].name, upstream, "{url}");
+                assert_eq!(auth.target, Template::parse(target, |_| None).unwrap(), "{url}");
+            }
+            Err(why) => {
+                assert_eq!(translation.target(route), "500", "{url}: nobody gets in");
+                assert!(
+                    notes(&translation).iter().any(|it| it.contains(why)),
+                    "{url}: {:?}",
+                    notes(&translation)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn clients_without_permission_are_sent_to_the_sign_in_page() {
+    let url = ("auth-url", "http://a.default.svc:8080/check");
+    for (annotations, sign_in) in [
+        (
+            vec![("auth-signin", "https://x/start")],
+            "https://x/start?rd=$scheme://$http_host$escaped_request_uri",
+        ),
+        (
+            vec![("auth-signin", "https://x/start?a=b")],
+            "https://x/start?a=b&rd=$scheme://$http_host$escaped_request_uri",
+        ),
+        (
+            vec![("auth-signin", "https://$host/start?rd=$escaped_request_uri")],
+            "https://$host/start?rd=$escaped_request_uri",
+        ),
+        (
+            vec![("auth-signin", "https://x/start"), ("auth-signin-redirect-param", "to")],
+            "https://x/start?to=$scheme://$http_host$escaped_request_uri",
+        ),
+    ] {
+        let all = [&annotations[..], &[url, ("auth-response-headers", "X-User, X-Groups")]].concat();
+        let translation = with(&ingress(&annotated(&all), RULES));
+        let auth = translation.routes("a.test")[0].rules.forward_auth.clone().unwrap();
+        assert_eq!(auth.sign_in, Some(Template::parse(sign_in, |_| None).unwrap()));
+        assert_eq!(auth.response_fields, ["X-User", "X-Groups"]);
+    }
+    for (name, value) in
+        [("auth-signin", "/start"), ("auth-method", "POST"), ("auth-response-headers", "a b")]
+    {
+        let translation = with(&ingress(&annotated(&[url, (name, value)]), RULES));
+        assert!(translation.sites.sites.is_empty(), "{name}");
+        assert!(notes(&translation)[0].contains(&format!("not served: annotation {name}")), "{name}");
+    }
 }
 
 #[test]
@@ -239,7 +338,7 @@ fn a_canary_has_the_protection_of_its_main_ingress() {
         assert_eq!(rules.rates[0].rate, 0, "both count together");
     }
     // What is not served has no canary either: it would be open.
-    let refused = annotated(&[("auth-url", "http://auth/")]);
+    let refused = annotated(&[("auth-tls-secret", "default/ca")]);
     for main in [ingress(&refused, RULES), ingress("", &RULES.replace("/x", "/y"))] {
         let translation = with(&(main + &canary(&[])));
         let targets = translation.sites.sites.iter().flat_map(|site| site.routes.iter());
