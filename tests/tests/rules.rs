@@ -707,6 +707,7 @@ fn auth_services_do_not_get_forged_request_fields() {
     let seen = upstream.seen().concat();
     assert!(seen.starts_with("GET /check HTTP/1.1\r\n") && seen.contains("X-A: 1\r\n"), "{seen}");
     assert!(seen.contains("X-Forwarded-Method: DELETE\r\nX-Forwarded-Uri: /closed\r\n"), "{seen}");
+    assert!(seen.contains("X-Original-Method: DELETE\r\nX-Original-URL: http://a/closed\r\n"), "{seen}");
     assert!(!seen.contains("/open") && !seen.to_lowercase().contains("upgrade"), "{seen}");
 }
 

@@ -41,6 +41,9 @@ impl Condition {
     }
 }
 
+/// The condition of a route that requests do not reach because an older object has them. The standard has none.
+const CONFLICTED: &str = "flatout.dev/Conflicted";
+
 /// The reason of a fault that is not a condition.
 const NOTE_REASON: &str = "Invalid";
 
@@ -63,6 +66,20 @@ impl StatusUpdate {
         StatusUpdate { kind, key, status, notes: Vec::new() }
     }
 
+    /// Notes that other objects get its requests: a condition of each parent of a route, and else a note.
+    pub(crate) fn add_conflict(&mut self, message: String) {
+        let Some(parents) = self.status.get_mut("parents").and_then(Value::as_array_mut) else {
+            self.notes.push(message);
+            return;
+        };
+        for conditions in parents.iter_mut().filter_map(|it| it.get_mut("conditions")?.as_array_mut()) {
+            let generation = conditions.first().and_then(|it| it["observedGeneration"].as_i64());
+            let condition =
+                Condition { is_true: true, ..Condition::bad(CONFLICTED, "OlderObject", message.clone()) };
+            conditions.push(condition.json(generation.unwrap_or_default()));
+        }
+    }
+
     /// What is wrong with it: conditions that are false, as `Accepted Reason`, and notes.
     pub fn faults(&self) -> Vec<String> {
         self.faults_with_reasons().into_iter().map(|(_, fault)| fault).collect()
@@ -81,8 +98,10 @@ fn collect_faults<'s>(value: &'s Value, found: &mut Vec<(&'s str, String)>) {
         Value::Object(map) => {
             let text = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default();
             // Only these are bad when they are true.
-            let is_inverse =
-                matches!(text("type"), "Conflicted" | "PartiallyInvalid" | "InsecureFrontendValidationMode");
+            let is_inverse = matches!(
+                text("type"),
+                "Conflicted" | CONFLICTED | "PartiallyInvalid" | "InsecureFrontendValidationMode"
+            );
             let is_fault = if is_inverse { text("status") == "True" } else { text("status") == "False" };
             if map.contains_key("reason") && is_fault {
                 let message = text("message");

@@ -1,6 +1,7 @@
 //! Figures of a controller: how soon changes of objects have an effect, and for how long watches have failed.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -12,12 +13,18 @@ pub(crate) struct ControllerFigures {
     effects: Histogram,
     /// The watches that fail, by the names of their kinds, and since when.
     failing: Mutex<BTreeMap<&'static str, Instant>>,
+    is_refused: AtomicBool,
 }
 
 impl ControllerFigures {
     /// Changes of objects are served now, or published for data planes. `since` is when the first of them arrived.
     pub(crate) fn took_effect(&self, since: Option<Instant>) {
         since.into_iter().for_each(|since| self.effects.record(since.elapsed()));
+    }
+
+    /// The objects as a whole can be served or published, or cannot.
+    pub(crate) fn set_refused(&self, is_refused: bool) {
+        self.is_refused.store(is_refused, Ordering::Relaxed);
     }
 
     /// A watch has failed, or works again.
@@ -47,6 +54,10 @@ impl Source for ControllerFigures {
             lag.add(&[("kind", kind)], Value::Number(since.elapsed().as_secs_f64()));
         }
         into.push(lag);
+        let help =
+            "1 if the objects of now cannot be served as a whole, so that the plan before stays in use";
+        let refused = u64::from(self.is_refused.load(Ordering::Relaxed));
+        into.push(Family::gauge("flatout_controller_plan_refused", help, refused));
     }
 }
 
@@ -67,5 +78,10 @@ mod tests {
         assert_eq!(figures.effects.latency().count(), 1);
         let samples: Vec<_> = families[1].samples.iter().map(|it| it.labels.clone()).collect();
         assert_eq!(samples, [vec![("kind", "services".to_owned())]]);
+        assert!(matches!(families[2].samples[0].value, Value::Count(0)));
+        figures.set_refused(true);
+        families.clear();
+        figures.collect(&mut families);
+        assert!(matches!(families[2].samples[0].value, Value::Count(1)));
     }
 }

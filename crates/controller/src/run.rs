@@ -20,6 +20,7 @@ use crate::apply::{BasePlan, Foundation, Served};
 use crate::condition::StatusUpdate;
 use crate::leader::Leader;
 use crate::store::Store;
+use crate::stream::acknowledge::{Programming, with_programming};
 use crate::translate::{Settings, Translator, servers_of};
 
 /// Changes that arrive within this time are applied together.
@@ -146,10 +147,13 @@ impl Follower {
             let (translation, seen) = store
                 .read_changes(|objects, changed| self.translator.translate(objects, changed, &self.settings));
             self.settings.assigned.clone_from(&translation.assigned);
-            match self.apply(Arc::new(translation)) {
+            let translation = Arc::new(translation);
+            match self.served.apply(translation.clone()) {
                 Ok(()) => {
                     self.has_failed = false;
+                    (self.write)(&translation.statuses);
                     store.figures.took_effect(since.or(seen.since));
+                    store.figures.set_refused(false);
                 }
                 Err(Failure::Listen(why, Address::Tcp(at), _))
                     if self.settings.refused.len() < REFUSED_MAX =>
@@ -157,7 +161,13 @@ impl Follower {
                     refuse(&mut self.settings, at, &why);
                     continue;
                 }
-                Err(failure) => self.fail(&failure),
+                Err(failure) => {
+                    let programming =
+                        Programming::Refused(format!("the plan before stays in use: {failure}"));
+                    (self.write)(&with_programming(&translation.statuses, &programming));
+                    store.figures.set_refused(true);
+                    self.fail(&failure);
+                }
             }
             return seen.changes;
         }
@@ -167,12 +177,6 @@ impl Follower {
         self.has_failed = true;
         let message = format_args!("objects have changed, but the last plan stays in use: {failure}");
         report(Severity::Error, message);
-    }
-
-    fn apply(&mut self, translation: Arc<crate::Translation>) -> Result<(), Failure> {
-        self.served.apply(translation.clone())?;
-        (self.write)(&translation.statuses);
-        Ok(())
     }
 }
 

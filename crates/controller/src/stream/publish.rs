@@ -131,6 +131,7 @@ impl Publisher {
 
     /// What cannot be published leaves what was; the next change then publishes all.
     fn report_result(&mut self, store: &Store, seen: Seen, result: Result<(), String>) {
+        store.figures.set_refused(result.is_err());
         let Err(why) = result else { return store.figures.took_effect(seen.since) };
         self.translation = None;
         let message = format_args!("objects have changed, but data planes keep the last plan: {why}");

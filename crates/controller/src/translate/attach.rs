@@ -28,6 +28,8 @@ pub(super) struct RouteHead<'r> {
 /// A listener that serves a route, for these host names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Attachment {
+    /// The place of the parent that names the listener among those in the status.
+    pub(super) parent: usize,
     pub(super) gateway: usize,
     pub(super) listener: usize,
     pub(super) hostnames: Vec<HostName>,
@@ -38,8 +40,8 @@ pub(super) struct Attached<'r> {
     /// The listeners that serve it.
     pub(super) attachments: Vec<Attachment>,
     pub(super) parents: Vec<ParentState<'r>>,
-    /// All listeners that it is attached to, also those that are not bound, as gateway and listener.
-    pub(super) counted: Vec<(usize, usize)>,
+    /// All listeners that it is attached to, also those that are not bound, as parent, gateway and listener.
+    pub(super) counted: Vec<(usize, usize, usize)>,
 }
 
 /// A parent of a route, and whether the route is attached to it.
@@ -98,9 +100,10 @@ pub(super) fn attach<'r>(
                 continue;
             }
             is_attached = true;
-            counted.push((at, listener_at));
+            let parent = parents.len();
+            counted.push((parent, at, listener_at));
             if listener.bind.is_some() {
-                attachments.push(Attachment { gateway: at, listener: listener_at, hostnames });
+                attachments.push(Attachment { parent, gateway: at, listener: listener_at, hostnames });
             }
         }
         parents.push(ParentState { reference, refusal: (!is_attached).then_some(refusal) });

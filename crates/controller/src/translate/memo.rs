@@ -18,6 +18,7 @@ use flatout_proxy::Upstream;
 use super::any_route::all_routes;
 use super::backend::{FormerUpstreams, UpstreamBackend, Upstreams};
 use super::certificate::Files;
+use super::conflict::TakenNames;
 use super::ingress::IngressParts;
 use super::record::{Parts, RouteRecord};
 use super::route_policy::RoutePolicies;
@@ -148,6 +149,7 @@ impl Round<'_> {
             upstreams: &mut upstreams,
             sites: &mut sites,
             policies: &mut policies,
+            taken: TakenNames::default(),
             refused,
         };
         let mut made = Records::new();
@@ -176,8 +178,15 @@ impl Round<'_> {
         };
         statuses.extend({ ingresses }.add_all());
         sites.add_health(settings.health);
-        let FinishedSites { plan: sites, listens: site_listen, secure: site_secure, removed, right } =
-            sites.finish((upstreams.list, rates), former_sites);
+        let FinishedSites {
+            plan: sites,
+            listens: site_listen,
+            secure: site_secure,
+            removed,
+            right,
+            shadowed,
+        } = sites.finish((upstreams.list, rates), former_sites);
+        shadowed.report(&mut statuses);
         let backends = upstreams.backends;
         let assigned =
             gateways.iter().filter_map(|it| Some((it.gateway.metadata.key(), it.address?))).collect();

@@ -19,6 +19,7 @@ mod backend;
 mod certificate;
 mod certificate_refs;
 mod client_validation;
+mod conflict;
 mod endpoint;
 mod filter;
 mod gateway;

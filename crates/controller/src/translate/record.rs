@@ -16,6 +16,7 @@ use super::Settings;
 use super::any_route::AnyRoute;
 use super::attach::{Attached, Attachment, RouteHead, RuleFaults, attach, parents_status};
 use super::backend::{UpstreamOptions, Upstreams};
+use super::conflict::{TakenNames, refuse_parents};
 use super::filter::ListenerOrigin;
 use super::gateway::GatewayState;
 use super::grant::Referrer;
@@ -32,10 +33,10 @@ use crate::objects::{Objects, find_kind};
 /// namespaces and grants; not on other routes, but for the indices of upstreams.
 #[derive(Default)]
 pub(super) struct RouteRecord {
-    /// The listeners that it is attached to, as gateway and listener.
-    counted: Vec<(usize, usize)>,
-    /// The gateways that serve it.
-    gateways: Vec<usize>,
+    /// The listeners that it is attached to, as parent, gateway and listener.
+    counted: Vec<(usize, usize, usize)>,
+    /// Those that serve it.
+    attachments: Vec<Attachment>,
     /// The services that it refers to.
     services: Vec<ObjectKey>,
     /// The upstreams that it leads to, in the order of their first use, with their indices.
@@ -54,6 +55,7 @@ impl RouteRecord {
 
 /// What is served for a host name of a listener.
 struct ServedName {
+    parent: usize,
     bind: SocketAddr,
     of_listener: HostName,
     hostname: HostName,
@@ -74,6 +76,7 @@ pub(super) struct Parts<'p, 'o> {
     pub(super) upstreams: &'p mut Upstreams<'o>,
     pub(super) sites: &'p mut Sites,
     pub(super) policies: &'p mut RoutePolicies<'o>,
+    pub(super) taken: TakenNames,
     /// Rules that the site layer refuses, and why.
     pub(super) refused: &'p BTreeMap<String, String>,
 }
@@ -110,7 +113,7 @@ impl Parts<'_, '_> {
         };
         RouteRecord {
             counted,
-            gateways: attachments.iter().map(|it| it.gateway).collect(),
+            attachments,
             services: std::mem::take(&mut self.upstreams.looked_up),
             status: status(),
             uses: self.upstreams.take_used(),
@@ -125,17 +128,20 @@ impl Parts<'_, '_> {
         route: &(&'static str, ObjectKey),
         age: usize,
     ) -> Option<Arc<StatusUpdate>> {
-        for (gateway, listener) in &record.counted {
+        let refused = self.taken.take(route, &record.attachments);
+        let is_placed = |parent: usize| !refused.contains_key(&parent);
+        for (_, gateway, listener) in record.counted.iter().filter(|(parent, ..)| is_placed(*parent)) {
             self.gateways[*gateway].listeners[*listener].attached += 1;
         }
-        for gateway in &record.gateways {
-            let gateway = self.gateways[*gateway].gateway.metadata.key();
+        for attachment in record.attachments.iter().filter(|it| is_placed(it.parent)) {
+            let gateway = self.gateways[attachment.gateway].gateway.metadata.key();
             for service in &record.services {
                 self.upstreams.policies.add_ancestor(service, &gateway);
             }
             self.policies.add_ancestor(route, &gateway);
         }
-        for ServedName { bind, of_listener, hostname, what } in &record.served {
+        for served in record.served.iter().filter(|it| is_placed(it.parent)) {
+            let ServedName { bind, of_listener, hostname, what, .. } = served;
             match what {
                 ServedWhat::Routes(routes) => {
                     self.sites.add_routes((*bind, of_listener), hostname, (age, routes));
@@ -145,7 +151,9 @@ impl Parts<'_, '_> {
                 }
             }
         }
-        record.status.clone()
+        let mut status = record.status.clone();
+        status.iter_mut().for_each(|status| refuse_parents(status, &refused));
+        status
     }
 
     /// Passes the connections of a TLSRoute on at all listeners that it is attached to: as they are, or what is inside.
@@ -245,7 +253,8 @@ impl Parts<'_, '_> {
                 .map_err(|why| format!("at the listener {}: {why}", listener.listener.name))?;
             for hostname in &attachment.hostnames {
                 let (of_listener, hostname) = (listener.hostname.clone(), hostname.clone());
-                served.push(ServedName { bind, of_listener, hostname, what: what.clone() });
+                let parent = attachment.parent;
+                served.push(ServedName { parent, bind, of_listener, hostname, what: what.clone() });
             }
         }
         Ok(())

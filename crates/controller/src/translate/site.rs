@@ -17,6 +17,7 @@ use flatout_site::plan::{
 use flatout_site::{Place, RightPlan, check_after};
 use flatout_tls::Profile;
 
+use super::conflict::Shadowed;
 use super::gateway::GatewayState;
 use super::hostname::HostName;
 use super::listener::TlsEnding;
@@ -40,6 +41,7 @@ pub(super) struct FinishedSites {
     pub(super) secure: Vec<Option<Profile>>,
     /// Routes that the site layer refuses, and why.
     pub(super) removed: Vec<(String, String)>,
+    pub(super) shadowed: Shadowed,
     /// The plan as it was checked; none if it is wrong as a whole.
     pub(super) right: Option<RightPlan>,
 }
@@ -161,11 +163,13 @@ impl Sites {
         former: Option<&FormerSites>,
     ) -> FinishedSites {
         let (mut sites, mut listens, mut secure) = (Vec::new(), Vec::new(), Vec::new());
+        let mut shadowed = Shadowed::default();
         for ((bind, hostname), draft) in std::mem::take(&mut self.sites) {
             let listener = self.listener_of(bind, &hostname);
             let ending = listener.map_or(TlsEnding::None, |it| it.ending);
             let profile = listener.filter(|_| ending.is_here()).map(|listener| listener.profile.clone());
             let routes = if ending.passes_on() { Vec::new() } else { ordered(&draft.routes) };
+            shadowed.add(&routes);
             let mut made = site(&format!("{hostname}:{}", bind.port()), hostname.host(), routes);
             let passthrough = draft.passthrough.filter(|_| ending.passes_on());
             made.tls_passthrough =
@@ -197,7 +201,7 @@ impl Sites {
         let mut plan =
             site_plan::Plan { upstreams, rates, sites, keeps_unchanged: true, ..site_plan::Plan::default() };
         let (removed, right) = remove_faulty(&mut plan, former.map(|it| &it.right));
-        FinishedSites { plan, listens, secure, removed, right }
+        FinishedSites { plan, listens, secure, removed, right, shadowed }
     }
 }
 

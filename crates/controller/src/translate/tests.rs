@@ -15,6 +15,7 @@ use crate::objects::{Insertion, ObjectChanges};
 use crate::yaml;
 
 mod cases;
+mod conflicts;
 mod gateway_tls;
 mod incremental;
 mod ingresses;

@@ -38,10 +38,9 @@ pub(crate) fn write_auth_query(query: &AuthQuery<'_>, out: &mut Vec<u8>) {
     if is_early(head, client) {
         out.extend_from_slice(EARLY);
     }
-    for name in [&b"X-Forwarded-Method"[..], b"X-Original-Method"] {
-        write_line(name, head.method_name(), out);
-    }
+    write_line(b"X-Forwarded-Method", head.method_name(), out);
     write_line(b"X-Forwarded-Uri", head.target(), out);
+    write_line(b"X-Original-Method", head.method_name(), out);
     write_line(b"X-Original-URL", &url(query), out);
 }
 

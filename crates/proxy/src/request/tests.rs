@@ -153,8 +153,8 @@ fn an_auth_service_gets_no_claims_of_the_client() {
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "GET /auth HTTP/1.1\r\nHost: a\r\nCookie: c\r\nX-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\n\
-             X-Forwarded-Host: a\r\nX-Forwarded-Method: GET\r\nX-Original-Method: GET\r\nX-Forwarded-Uri: /a?b\r\n\
-             X-Original-URL: http://a/a?b\r\n"
+             X-Forwarded-Host: a\r\nX-Forwarded-Method: GET\r\nX-Forwarded-Uri: /a?b\r\n\
+             X-Original-Method: GET\r\nX-Original-URL: http://a/a?b\r\n"
         );
     }
 }

@@ -30,8 +30,8 @@ pub(crate) use blocks::{Block, ResponseBlock, all_hold, resolved_for_requests};
 pub(crate) use guards::{Authority, CompiledGate, Guards, Key};
 pub(crate) use route::{CompiledAction, CompiledCached, CompiledRoute, ResponseRules};
 
-/// The limit for sites, rates and limits of one plan; each has a 16-bit index in notes.
-const SITES_MAX: usize = 4096;
+/// Sites of one plan.
+const SITES_MAX: usize = 65_536;
 
 /// A checked plan. Clones share its sites and counters.
 #[derive(Debug, Clone)]

@@ -230,7 +230,7 @@ pub enum RouteEntry {
 /// The paths of a route. All are compared with the path in its normal form, in nginx's order: an exact match;
 /// otherwise the longest prefix, if it is `before_patterns`; otherwise the first glob or regex that matches, in the
 /// order of the routes; otherwise the longest prefix.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PathMatch {
     /// This path.
     Exact(String),

@@ -347,3 +347,23 @@ fn a_canary_has_the_protection_of_its_main_ingress() {
         assert!(notes.iter().any(|it| it.contains("of which this is a canary")), "{notes:?}");
     }
 }
+
+#[test]
+fn the_oldest_ingress_of_a_path_gets_its_requests() {
+    let other = |year: u16, rules: &str| {
+        ingress("", rules).replace(CLASS, "").replace(
+            "metadata: {name: i,",
+            &format!("metadata: {{name: other, creationTimestamp: '{year}-01-01T00:00:00Z',"),
+        )
+    };
+    let to_b = RULES.replace("name: a", "name: b");
+    let first = ingress("", RULES)
+        .replace("metadata: {name: i,", "metadata: {name: i, creationTimestamp: '2020-01-01T00:00:00Z',");
+    let translation = with(&(other(2026, &to_b) + &first));
+    assert_eq!(translation.targets("a.test")[0], "default/a:8080");
+    assert_eq!(
+        notes(&translation),
+        ["an older object has the same requests: the path /x: Ingress default/i"]
+    );
+    assert!(notes(&with(&(other(2026, &to_b.replace("/x", "/x/y")) + &first))).is_empty());
+}
