@@ -14,10 +14,13 @@ use crate::kinds::ObjectKey;
 /// Conflicts that the status of an object names.
 const NAMED_MAX: usize = 5;
 
-/// Host names that routes of a kind have, by gateway, listener and kind. One that HTTPRoutes have is not for GRPCRoutes, and the other
+/// A gateway, a listener of it, and a kind of routes.
+type TakenAt = (usize, usize, &'static str);
+
+/// Host names that routes of a kind have at a listener, and which. One that HTTPRoutes have is not for GRPCRoutes, and the other
 /// way round, as the standard demands.
 #[derive(Default)]
-pub(super) struct TakenNames(HashMap<(usize, usize, &'static str), Vec<(HostName, ObjectKey)>>);
+pub(super) struct TakenNames(HashMap<TakenAt, Vec<(HostName, ObjectKey)>>);
 
 impl TakenNames {
     /// Takes the names of a route, unless an older one of the other kind has some of them. Returns the parents that therefore do not
