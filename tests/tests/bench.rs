@@ -100,6 +100,13 @@ fn requirements_decide_the_exit_status() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let report = std::fs::read_to_string(&xml).unwrap();
     assert!(report.contains("tests=\"2\" failures=\"0\""), "{report}");
+    // Without one, a run must have no errors.
+    assert_eq!(run(&[]).status.code(), Some(0));
+    let report = std::fs::read_to_string(&xml).unwrap();
+    assert!(
+        report.contains("tests=\"1\" failures=\"0\"") && report.contains("name=\"errors&lt;=0\""),
+        "{report}"
+    );
     let output = run(&["--require", "p99<1ns", "--require", "rps>1"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("requirement not met: p99<1ns (measured "), "{}", stderr(&output));
@@ -109,7 +116,8 @@ fn requirements_decide_the_exit_status() {
     let missing = url.replace("/json", "/missing");
     let with_errors = |requirement| bench(&[&missing, "-n", "10", "--require", requirement]).status.code();
     assert_eq!((with_errors("errors<=100%"), with_errors("errors<50%")), (Some(0), Some(1)));
-    for wrong in [&["--require", "p99"][..], &["--junit", "a.xml"], &["--require", "rps>1", "--vs", &url]] {
+    let many: &[&str] = &["--junit", "a.xml", "--vs", &url];
+    for wrong in [&["--require", "p99"][..], many, &["--require", "rps>1", "--vs", &url]] {
         assert_eq!(bench(&[&[url.as_str()], wrong].concat()).status.code(), Some(2), "{wrong:?}");
     }
 }
@@ -398,7 +406,11 @@ fn errors_decide_the_exit_status() {
     let output = bench(&[&missing, "-n", "20"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stdout(&output).contains("bad_status 20"), "{}", stdout(&output));
-    assert!(stderr(&output).contains("20 errors, more than --max-errors 0"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("requirement not met: errors<=0 (measured 20: bad_status 20)"),
+        "{}",
+        stderr(&output)
+    );
     assert_eq!(bench(&[&missing, "-n", "20", "--max-errors", "20"]).status.code(), Some(0));
     for (answer, kind) in
         [("garbage\r\n", "malformed 5"), ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", "short_body 5")]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use flatout_load::{ErrorKind, Outcome};
+use flatout_load::{ErrorKind, Errors, Outcome};
 
 use crate::page::escape;
 use crate::{Measured, stages, unit};
@@ -68,12 +68,18 @@ impl Requirement {
         Ok(Requirement { text: text.to_owned(), figure, is_upper, is_inclusive, limit })
     }
 
+    /// That a run has at most so many errors, and a response.
+    pub fn errors_at_most(errors: u64) -> Requirement {
+        let text = format!("errors<={errors}");
+        Requirement { text, figure: Figure::Errors, is_upper: true, is_inclusive: true, limit: errors as f64 }
+    }
+
     /// Whether it limits errors, so that no other limit of them is needed.
     pub fn is_on_errors(&self) -> bool {
         matches!(self.figure, Figure::Errors | Figure::ErrorShare)
     }
 
-    /// Checks it. Without a response, no latency and no rate meets a limit.
+    /// Checks it. Without a response and an error, nothing meets a limit.
     pub fn check(&self, outcome: &Outcome) -> Check {
         let measured = self.figure.of(outcome);
         let is_met = measured.is_some_and(|got| match (self.is_upper, self.is_inclusive) {
@@ -82,7 +88,10 @@ impl Requirement {
             (false, true) => got >= self.limit,
             (false, false) => got > self.limit,
         });
-        let measured = measured.map_or_else(|| "no response".to_owned(), |got| self.figure.shown(got));
+        let mut measured = measured.map_or_else(|| "no response".to_owned(), |got| self.figure.shown(got));
+        if self.is_on_errors() && outcome.errors.sum() > 0 {
+            measured = format!("{measured}: {}", kinds(&outcome.errors));
+        }
         Check { requirement: self.text.clone(), measured, is_met }
     }
 }
@@ -118,7 +127,7 @@ impl Figure {
         match self {
             Figure::Percentile(percent) => latency.map(|latency| latency.percentile(percent) as f64),
             Figure::Mean => latency.map(|latency| latency.mean()),
-            Figure::Errors => Some(errors as f64),
+            Figure::Errors => (outcome.requests + errors > 0).then_some(errors as f64),
             Figure::ErrorShare => {
                 let of = |kind| outcome.errors.of(kind);
                 // Wrong responses are errors and responses; all other errors are requests without one.
@@ -138,6 +147,14 @@ impl Figure {
             Figure::Rate => format!("{value:.1}"),
         }
     }
+}
+
+/// How many errors there are of each kind.
+pub(crate) fn kinds(errors: &Errors) -> String {
+    let kinds = ErrorKind::ALL.into_iter().filter(|kind| errors.of(*kind) > 0);
+    let kinds: Vec<String> =
+        kinds.map(|kind| format!("{} {}", kind.name(), unit::count(errors.of(kind)))).collect();
+    kinds.join(", ")
 }
 
 /// The checks as a JUnit report: a test case for each requirement.

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use flatout_load::{Agreed, Arrival, ErrorKind, Latency, Outcome, Pacing, Plan, Sequence, StageOutcome};
+use flatout_load::{Agreed, Arrival, Latency, Outcome, Pacing, Plan, Sequence, StageOutcome};
 
+use crate::require::kinds;
 use crate::unit::{bytes, count, round_time, time};
 use crate::{Measured, comparison, histogram, limit, search, stages};
 
@@ -200,10 +201,7 @@ fn totals(out: &mut String, plan: &Plan, outcome: &Outcome) {
         writeln!(out, "  {} {what}{meanwhile} {:.2?}, {read} read", count(outcome.requests), outcome.elapsed);
     statuses(out, outcome);
     if outcome.errors.sum() > 0 {
-        let kinds = ErrorKind::ALL.into_iter().filter(|kind| outcome.errors.of(*kind) > 0);
-        let kinds: Vec<String> =
-            kinds.map(|kind| format!("{} {}", kind.name(), count(outcome.errors.of(kind)))).collect();
-        let _ = writeln!(out, "  Errors: {}", kinds.join(", "));
+        let _ = writeln!(out, "  Errors: {}", kinds(&outcome.errors));
     }
     handshakes(out, outcome);
     if let Some(Sequence { missed, repeated, gaps }) = outcome.sequence {

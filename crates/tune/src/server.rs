@@ -91,10 +91,10 @@ impl Software {
     /// The setting for its accept backlog.
     pub(crate) fn backlog(self) -> Option<&'static str> {
         match self {
-            Software::Nginx => Some("then in nginx.conf: listen … backlog=4096 reuseport;"),
-            Software::Haproxy => Some("then in haproxy.cfg: backlog 4096, in the frontend"),
-            Software::Gunicorn => Some("then: gunicorn --backlog 4096"),
-            Software::Node => Some("then: server.listen({ port, backlog: 4096 })"),
+            Software::Nginx => Some("in nginx.conf: listen … backlog=4096 reuseport;"),
+            Software::Haproxy => Some("in haproxy.cfg: backlog 4096, in the frontend"),
+            Software::Gunicorn => Some("gunicorn --backlog 4096"),
+            Software::Node => Some("server.listen({ port, backlog: 4096 })"),
             Software::Java | Software::Flatout | Software::Other => None,
         }
     }

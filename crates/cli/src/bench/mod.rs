@@ -66,15 +66,14 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let url = matches.get_one::<String>(URL).map_or("", String::as_str);
     flatout_load::raise_descriptor_limit();
     let measured = measure(url, &options)?.without_secrets();
-    let outcome = &measured.outcome;
-    let checks: Vec<Check> = options.requirements.iter().map(|one| one.check(outcome)).collect();
+    let checks = options.checks(&measured.outcome);
     write_files(&measured, &checks, &options)?;
     print(&match options.json {
         true => json::json(&measured),
         false if options.csv => csv::csv(&measured),
         false => text::text(&measured, options.latency),
     })?;
-    judge(&measured, &checks, options.errors_max())
+    judge(&checks)
 }
 
 /// Runs the requested measurement.
@@ -163,22 +162,14 @@ fn write_files(measured: &Measured, checks: &[Check], options: &BenchOptions) ->
     Ok(())
 }
 
-fn judge(measured: &Measured, checks: &[Check], errors_max: u64) -> Result<(), Failure> {
-    let outcome = &measured.outcome;
+fn judge(checks: &[Check]) -> Result<(), Failure> {
     let broken = checks.iter().filter(|check| !check.is_met);
     let broken: Vec<String> =
         broken.map(|check| format!("{} (measured {})", check.requirement, check.measured)).collect();
-    if !broken.is_empty() {
-        return Err(Failure::Run(format!("requirement not met: {}", broken.join(", "))));
+    match broken.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Run(format!("requirement not met: {}", broken.join(", ")))),
     }
-    let errors = outcome.errors.sum();
-    if errors > errors_max {
-        return Err(Failure::Run(format!("{errors} errors, more than --max-errors {errors_max}")));
-    }
-    if outcome.requests == 0 && !outcome.is_stopped {
-        return Err(Failure::Run("no response".to_owned()));
-    }
-    Ok(())
 }
 
 fn failure(error: Error) -> Failure {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use flatout_load::find_max::Slo;
 use flatout_load::{
-    Arrival, ClientPlan, Expect, Pacing, Plan, Request, Security, Stage, Target, Transport, list,
+    Arrival, ClientPlan, Expect, Outcome, Pacing, Plan, Request, Security, Stage, Target, Transport, list,
 };
-use flatout_report::require::Requirement;
+use flatout_report::require::{Check, Requirement};
 
 use crate::Failure;
 use crate::shared::{Loading, Showing};
@@ -130,22 +130,30 @@ impl BenchOptions {
         }
     }
 
-    /// Checks that requirements are those of plain runs, and that a file of their results has some.
+    /// Checks that requirements, and files of their results, are those of plain runs.
     pub(crate) fn check_requirements(&self) -> Result<(), Failure> {
         let wrong = |message: &str| Err(Failure::Usage(message.to_owned()));
-        if self.junit.is_some() && self.requirements.is_empty() {
-            return wrong("--junit reports requirements; give at least one, such as --require p99<20ms");
-        }
-        match (self.requirements.is_empty(), self.is_of_many()) {
-            (false, true) => wrong("--require is for plain runs; leave out --find-max, --vs and --vs-cmd"),
-            _ => Ok(()),
+        let has_some = self.junit.is_some() || !self.requirements.is_empty();
+        match has_some && self.is_of_many() {
+            true => {
+                wrong("--require and --junit are for plain runs; leave out --find-max, --vs and --vs-cmd")
+            }
+            false => Ok(()),
         }
     }
 
-    /// Most errors of a good run.
-    pub(crate) fn errors_max(&self) -> u64 {
+    /// Most errors of a good run; `None` if requirements say it in another way.
+    pub(crate) fn errors_max(&self) -> Option<u64> {
         let is_limited = self.requirements.iter().any(Requirement::is_on_errors);
-        self.errors_max.unwrap_or(if is_limited { u64::MAX } else { 0 })
+        self.errors_max.or((!is_limited).then_some(0))
+    }
+
+    /// All that decides about the exit status.
+    pub(crate) fn checks(&self, outcome: &Outcome) -> Vec<Check> {
+        let errors = self.errors_max().map(Requirement::errors_at_most);
+        // A run that was stopped at once has nothing to report.
+        let errors = errors.filter(|_| !outcome.is_stopped || outcome.requests > 0);
+        self.requirements.iter().chain(&errors).map(|it| it.check(outcome)).collect()
     }
 
     /// Whether it consists of several runs that are compared.

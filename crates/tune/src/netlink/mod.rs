@@ -11,6 +11,7 @@
 //! order.
 
 pub(crate) mod audit;
+pub(crate) mod diag;
 pub(crate) mod ethtool;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -35,6 +36,8 @@ pub enum Protocol {
     Netfilter,
     /// Families with a name instead of a number, such as `ethtool`.
     Generic,
+    /// Sockets (`sock_diag`).
+    SocketDiagnosis,
 }
 
 /// Flags of a request.

@@ -33,6 +33,7 @@ pub(crate) fn talk(
         Protocol::Audit => Some(netlink::AUDIT),
         Protocol::Netfilter => Some(netlink::NETFILTER),
         Protocol::Generic => Some(netlink::GENERIC),
+        Protocol::SocketDiagnosis => Some(netlink::SOCK_DIAG),
     };
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
     sendto(&socket, request, SendFlags::empty(), &SocketAddrNetlink::new(KERNEL, 0))?;

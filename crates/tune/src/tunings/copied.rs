@@ -20,7 +20,7 @@ pub(super) static COPIED: &[Sysctl] = &[
         proof: Proof::Setting,
         key: "net.ipv4.tcp_sack",
         aim: Aim::AtLeast(1),
-        effect: |host| netstat(host, "TCPSlowStartRetrans"),
+        effect: |host, _| netstat(host, "TCPSlowStartRetrans"),
     },
     Sysctl {
         about: About {
@@ -34,7 +34,7 @@ pub(super) static COPIED: &[Sysctl] = &[
         proof: Proof::Setting,
         key: "net.ipv4.tcp_window_scaling",
         aim: Aim::AtLeast(1),
-        effect: |host| file(host, "/proc/sys/net/ipv4/tcp_window_scaling"),
+        effect: |host, _| file(host, "/proc/sys/net/ipv4/tcp_window_scaling"),
     },
     Sysctl {
         about: About {
@@ -49,7 +49,7 @@ pub(super) static COPIED: &[Sysctl] = &[
         proof: Proof::Setting,
         key: "net.ipv4.tcp_timestamps",
         aim: Aim::AtLeast(1),
-        effect: |host| netstat(host, "PAWSEstab"),
+        effect: |host, _| netstat(host, "PAWSEstab"),
     },
     Sysctl {
         about: About {
@@ -64,7 +64,7 @@ pub(super) static COPIED: &[Sysctl] = &[
         proof: Proof::Setting,
         key: "net.ipv4.tcp_syncookies",
         aim: Aim::AtLeast(1),
-        effect: |host| netstat(host, "TCPReqQFullDrop"),
+        effect: |host, _| netstat(host, "TCPReqQFullDrop"),
     },
     Sysctl {
         about: About {
@@ -81,7 +81,7 @@ pub(super) static COPIED: &[Sysctl] = &[
         proof: Proof::Setting,
         key: "net.ipv4.tcp_abort_on_overflow",
         aim: Aim::AtMost(0),
-        effect: |host| netstat(host, "ListenOverflows"),
+        effect: |host, _| netstat(host, "ListenOverflows"),
     },
     Sysctl {
         about: About {
@@ -97,7 +97,7 @@ pub(super) static COPIED: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "net.ipv4.tcp_syn_retries",
         aim: Aim::AtMost(2),
-        effect: |host| netstat(host, "TCPTimeouts"),
+        effect: |host, _| netstat(host, "TCPTimeouts"),
     },
 ];
 

@@ -7,6 +7,7 @@ use crate::change::Change;
 use crate::counters::{conntrack_dropped, file, netstat, softnet, vmstat};
 use crate::error::Unknown;
 use crate::host::Host;
+use crate::netlink::diag::listening;
 use crate::served::Served;
 use crate::server::Processes;
 use crate::settings::Setting;
@@ -19,7 +20,7 @@ pub(super) struct Sysctl {
     pub(super) proof: Proof,
     pub(super) key: &'static str,
     pub(super) aim: Aim,
-    pub(super) effect: fn(&Host) -> Result<Counter, Unknown>,
+    pub(super) effect: fn(&Host, &Served) -> Result<Counter, Unknown>,
 }
 
 /// The wanted value of a sysctl. All but `AtMost` and `Exactly` only raise: a larger value of the user stays.
@@ -45,7 +46,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             name: "somaxconn",
             reason: "a burst of new connections waits instead of being dropped",
             detail: "It limits the backlog of every listening socket. A server has to listen again to get a larger \
-                     one. ListenOverflows counts dropped connections.",
+                     one. The kernel counts the connections that each socket drops, and ListenOverflows those of all.",
             source: "Yang Jian 2008: 32768; listen(2)",
             gain_percent: 1.0,
             ..PER_NAMESPACE
@@ -53,7 +54,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Counter,
         key: "net.core.somaxconn",
         aim: Aim::AtLeast(32_768),
-        effect: |host| netstat(host, "ListenOverflows"),
+        effect: connections_dropped,
     },
     Sysctl {
         about: About {
@@ -68,7 +69,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Counter,
         key: SYN_BACKLOG,
         aim: Aim::AtLeast(65_536),
-        effect: |host| netstat(host, "ListenDrops"),
+        effect: |host, _| netstat(host, "ListenDrops"),
     },
     Sysctl {
         about: About {
@@ -84,7 +85,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "net.ipv4.tcp_synack_retries",
         aim: Aim::AtMost(2),
-        effect: |host| netstat(host, "TCPTimeouts"),
+        effect: |host, _| netstat(host, "TCPTimeouts"),
     },
     Sysctl {
         about: About {
@@ -99,7 +100,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "net.ipv4.ip_local_port_range",
         aim: Aim::Range(10_000, 65_535),
-        effect: |host| netstat(host, "ActiveOpens"),
+        effect: |host, _| netstat(host, "ActiveOpens"),
     },
     Sysctl {
         about: About {
@@ -113,7 +114,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "net.ipv4.tcp_tw_reuse",
         aim: Aim::Exactly(1),
-        effect: |host| netstat(host, "TWRecycled"),
+        effect: |host, _| netstat(host, "TWRecycled"),
     },
     Sysctl {
         about: About {
@@ -128,7 +129,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "net.core.rmem_max",
         aim: Aim::AtLeast(16 << 20),
-        effect: |host| netstat(host, "RcvPruned"),
+        effect: |host, _| netstat(host, "RcvPruned"),
     },
     Sysctl {
         about: About {
@@ -142,7 +143,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Counter,
         key: "net.core.wmem_max",
         aim: Aim::AtLeast(16 << 20),
-        effect: |host| netstat(host, "TCPWqueueTooBig"),
+        effect: |host, _| netstat(host, "TCPWqueueTooBig"),
     },
     Sysctl {
         about: About {
@@ -157,7 +158,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Counter,
         key: "net.ipv4.tcp_rmem",
         aim: Aim::MaximumAtLeast(16 << 20),
-        effect: |host| netstat(host, "TCPRcvCollapsed"),
+        effect: |host, _| netstat(host, "TCPRcvCollapsed"),
     },
     Sysctl {
         about: About {
@@ -173,7 +174,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "net.ipv4.tcp_wmem",
         aim: Aim::MaximumAtLeast(16 << 20),
-        effect: |host| netstat(host, "TCPMemoryPressures"),
+        effect: |host, _| netstat(host, "TCPMemoryPressures"),
     },
     Sysctl {
         about: About {
@@ -190,7 +191,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "net.ipv4.tcp_autocorking",
         aim: Aim::Exactly(0),
-        effect: |host| netstat(host, "TCPAutoCorking"),
+        effect: |host, _| netstat(host, "TCPAutoCorking"),
     },
     Sysctl {
         about: About {
@@ -205,7 +206,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "net.ipv4.tcp_slow_start_after_idle",
         aim: Aim::Exactly(0),
-        effect: |host| netstat(host, "OutSegs"),
+        effect: |host, _| netstat(host, "OutSegs"),
     },
     Sysctl {
         about: About {
@@ -222,7 +223,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "net.ipv4.tcp_fastopen",
         aim: Aim::Bits(3),
-        effect: |host| netstat(host, "TCPFastOpenPassive"),
+        effect: |host, _| netstat(host, "TCPFastOpenPassive"),
     },
     Sysctl {
         about: About {
@@ -238,7 +239,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Counter,
         key: "net.core.netdev_max_backlog",
         aim: Aim::AtLeast(32_768),
-        effect: |host| softnet(host, 1, "dropped"),
+        effect: |host, _| softnet(host, 1, "dropped"),
     },
     Sysctl {
         about: About {
@@ -254,7 +255,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Counter,
         key: "net.core.netdev_budget",
         aim: Aim::AtLeast(600),
-        effect: |host| softnet(host, 2, "time_squeeze"),
+        effect: |host, _| softnet(host, 2, "time_squeeze"),
     },
     Sysctl {
         about: About {
@@ -271,7 +272,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Counter,
         key: "net.core.netdev_budget_usecs",
         aim: Aim::AtLeast(4000),
-        effect: |host| softnet(host, 2, "time_squeeze"),
+        effect: |host, _| softnet(host, 2, "time_squeeze"),
     },
     Sysctl {
         about: About {
@@ -289,7 +290,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "net.core.busy_read",
         aim: Aim::AtLeast(50),
-        effect: |host| netstat(host, "BusyPollRxPackets"),
+        effect: |host, _| netstat(host, "BusyPollRxPackets"),
     },
     Sysctl {
         about: About {
@@ -304,7 +305,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Counter,
         key: "net.ipv4.tcp_max_tw_buckets",
         aim: Aim::AtLeast(262_144),
-        effect: |host| netstat(host, "TCPTimeWaitOverflow"),
+        effect: |host, _| netstat(host, "TCPTimeWaitOverflow"),
     },
     Sysctl {
         about: About {
@@ -319,7 +320,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Counter,
         key: "net.ipv4.tcp_max_orphans",
         aim: Aim::AtLeast(65_536),
-        effect: |host| netstat(host, "TCPAbortOnMemory"),
+        effect: |host, _| netstat(host, "TCPAbortOnMemory"),
     },
     Sysctl {
         about: About {
@@ -333,7 +334,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Counter,
         key: "net.netfilter.nf_conntrack_max",
         aim: Aim::AtLeast(262_144),
-        effect: conntrack_dropped,
+        effect: |host, _| conntrack_dropped(host),
     },
     Sysctl {
         about: About {
@@ -348,7 +349,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "fs.file-max",
         aim: Aim::AtLeast(1 << 20),
-        effect: |host| {
+        effect: |host, _| {
             let table = host.text("/proc/sys/fs/file-nr")?;
             let value = table.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
             Ok(Counter { name: "fs.file-nr".to_owned(), value })
@@ -370,7 +371,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "kernel.numa_balancing",
         aim: Aim::Exactly(0),
-        effect: |host| vmstat(host, "numa_pages_migrated"),
+        effect: |host, _| vmstat(host, "numa_pages_migrated"),
     },
     Sysctl {
         about: About {
@@ -388,7 +389,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "net.ipv4.tcp_notsent_lowat",
         aim: Aim::AtMost(131_072),
-        effect: |host| netstat(host, "TCPMemoryPressures"),
+        effect: |host, _| netstat(host, "TCPMemoryPressures"),
     },
     Sysctl {
         about: About {
@@ -404,7 +405,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "net.ipv4.tcp_limit_output_bytes",
         aim: Aim::AtLeast(1 << 20),
-        effect: |host| netstat(host, "TCPAutoCorking"),
+        effect: |host, _| netstat(host, "TCPAutoCorking"),
     },
     Sysctl {
         about: About {
@@ -419,7 +420,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         proof: Proof::Asking,
         key: "fs.nr_open",
         aim: Aim::AtLeast(1 << 20),
-        effect: |host| file(host, "/proc/sys/fs/nr_open"),
+        effect: |host, _| file(host, "/proc/sys/fs/nr_open"),
     },
 ];
 
@@ -471,10 +472,19 @@ impl Tuning for Sysctl {
         }
         let text = wanted.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
         let mut what = format!("{} = {text}", self.key);
-        if self.about.name == "somaxconn"
-            && let Some(words) = Processes::of(host, served).software.backlog()
-        {
-            what.push_str(&format!("; {words}"));
+        if self.about.name == "somaxconn" {
+            let words = Processes::of(host, served).software.backlog();
+            if let Some(backlog) = backlog_of(host, served).filter(|backlog| *backlog < now[0]) {
+                return Ok(Advice::ByHand(format!(
+                    "the server listens with a backlog of {backlog}, which is less than {} allows ({}): {}",
+                    self.key,
+                    now[0],
+                    words.unwrap_or("give it a larger one")
+                )));
+            }
+            if let Some(words) = words {
+                what.push_str(&format!("; then {words}"));
+            }
         }
         Ok(Advice::change(what, vec![Change::text(Setting::sysctl(self.key), text)]))
     }
@@ -487,8 +497,8 @@ impl Tuning for Sysctl {
         self.proof
     }
 
-    fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {
-        (self.effect)(host)
+    fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
+        (self.effect)(host, served)
     }
 }
 
@@ -497,6 +507,24 @@ impl Sysctl {
         let text = host.text(&format!("/proc/sys/{}", self.key.replace('.', "/")))?;
         let numbers: Result<Vec<u64>, _> = text.split_whitespace().map(str::parse).collect();
         numbers.map_err(|_| Unknown(format!("{} holds `{text}`, which is not a number", self.key)))
+    }
+}
+
+/// The smallest backlog of the sockets that listen on the served port, if the kernel names them.
+fn backlog_of(host: &Host, served: &Served) -> Option<u64> {
+    let sockets = listening(host, served.port().ok()?).ok()?;
+    sockets.iter().map(|it| it.backlog).min()
+}
+
+/// Connections that the served sockets have dropped, or, if these are not known, all sockets of the namespace because a queue was full.
+fn connections_dropped(host: &Host, served: &Served) -> Result<Counter, Unknown> {
+    let sockets = served.port().ok().and_then(|port| listening(host, port).ok()).unwrap_or_default();
+    match sockets.is_empty() {
+        true => netstat(host, "ListenOverflows"),
+        false => Ok(Counter {
+            name: "connections dropped by the sockets of the port".to_owned(),
+            value: sockets.iter().map(|it| it.drops).sum(),
+        }),
     }
 }
 
