@@ -3,6 +3,7 @@
 
 use kdl::{KdlDocument, KdlNode};
 
+use crate::chunks::chunks;
 use crate::mistake::Mistake;
 use crate::pieces::{Piece, pieces};
 use crate::source::Source;
@@ -16,19 +17,28 @@ const INDENT: &str = "    ";
 /// # Errors
 /// Invalid KDL; or a file whose meaning would change, which stays as it is.
 pub fn formatted(source: &Source) -> Result<String, Mistake> {
-    let before = syntax::document(source)?;
+    let before = documents(source)?;
     let mut lines = Lines::default();
     for piece in pieces(source.text()) {
         lines.take(piece);
     }
     let text = lines.end();
     let again = Source::whole("", &text);
-    let same = syntax::document(&again).is_ok_and(|after| is_same(&before, &after));
+    let same = documents(&again).is_ok_and(|after| is_same(nodes(&before), nodes(&after)));
     if same && comments(source.text()).eq(comments(&text)) {
         return Ok(text);
     }
     Err(source
         .mistake(0..0, "it cannot be formatted without changing its meaning; it was not changed".to_owned()))
+}
+
+/// The chunks of a file.
+fn documents(source: &Source) -> Result<Vec<KdlDocument>, Mistake> {
+    chunks(source.text()).into_iter().map(|chunk| syntax::chunk(source, chunk)).collect()
+}
+
+fn nodes(chunks: &[KdlDocument]) -> impl Iterator<Item = &KdlNode> {
+    chunks.iter().flat_map(KdlDocument::nodes)
 }
 
 /// A text in quotes, as a file needs it.
@@ -160,19 +170,27 @@ impl Lines {
 }
 
 /// Whether both have the same meaning.
-fn is_same(one: &KdlDocument, other: &KdlDocument) -> bool {
+fn is_same<'n>(
+    mut one: impl Iterator<Item = &'n KdlNode>,
+    mut other: impl Iterator<Item = &'n KdlNode>,
+) -> bool {
     let entries = |node: &KdlNode| -> Vec<_> {
         let name = |entry: &kdl::KdlEntry| entry.name().map(|name| name.value().to_owned());
         node.entries().iter().map(|entry| (name(entry), entry.value().clone())).collect()
     };
-    let same_node = |(one, other): (&KdlNode, &KdlNode)| {
+    let same_node = |one: &KdlNode, other: &KdlNode| {
         let inner = match (one.children(), other.children()) {
-            (Some(one), Some(other)) => is_same(one, other),
+            (Some(one), Some(other)) => is_same(one.nodes().iter(), other.nodes().iter()),
             (one, other) => one.is_none() && other.is_none(),
         };
         one.name().value() == other.name().value() && entries(one) == entries(other) && inner
     };
-    one.nodes().len() == other.nodes().len() && one.nodes().iter().zip(other.nodes()).all(same_node)
+    loop {
+        match (one.next(), other.next()) {
+            (Some(one), Some(other)) if same_node(one, other) => {}
+            (one, other) => return one.is_none() && other.is_none(),
+        }
+    }
 }
 
 /// The non-blank characters of a text: none of them may be lost, also in comments.

@@ -21,6 +21,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod chunks;
 mod closings;
 mod format;
 mod grammar;

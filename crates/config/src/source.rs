@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::chunks::chunks;
+use crate::closings::unclosed;
 use crate::mistake::Mistake;
 
 /// The limits of a kind of file.
@@ -11,7 +13,9 @@ pub struct Bounds {
     pub name: &'static str,
     /// Its size limit in bytes, so that a device given by mistake is reported and not read.
     pub bytes_max: usize,
-    /// Limit of braces and comments; the parser needs stack for each nesting level.
+    /// Limit of a chunk, which is parsed at once: in a long file a block at its top, with what is near it.
+    pub chunk_bytes_max: usize,
+    /// Limit of braces and comments of a chunk; the parser needs stack for each nesting level.
     pub openings_max: usize,
     /// What an empty file lacks.
     pub lacks: &'static str,
@@ -21,14 +25,16 @@ pub struct Bounds {
 pub const PLAN: Bounds = Bounds {
     name: "a plan",
     bytes_max: 64 << 10,
+    chunk_bytes_max: 64 << 10,
     openings_max: 256,
     lacks: "a plan needs at least one rung",
 };
 
-/// A site file: a brace per site, route and upstream.
+/// A site file: a few thousand bytes, and a brace for each route, per site; and tens of thousands of sites.
 pub const SITE_FILE: Bounds = Bounds {
     name: "a site file",
-    bytes_max: 1 << 20,
+    bytes_max: 64 << 20,
+    chunk_bytes_max: 1 << 20,
     openings_max: 8192,
     lacks: "a site file needs something to serve, such as files \"./public\"",
 };
@@ -47,7 +53,7 @@ impl Source {
     /// The file `name` with these bytes.
     ///
     /// # Errors
-    /// More bytes or braces than its kind may have, an empty file, or invalid UTF-8.
+    /// More bytes or braces than its kind or a chunk of it may have, an empty file, or invalid UTF-8.
     pub fn new(name: &str, bytes: Vec<u8>, bounds: &Bounds) -> Result<Source, Mistake> {
         let name = name.to_owned();
         if bytes.len() > bounds.bytes_max {
@@ -68,7 +74,9 @@ impl Source {
         if source.text.trim().is_empty() {
             return Err(source.mistake(0..0, format!("it is empty; {}", bounds.lacks)));
         }
-        source.check_openings(bounds.openings_max)?;
+        for chunk in chunks(&source.text) {
+            source.check_chunk(chunk, bounds)?;
+        }
         Ok(source)
     }
 
@@ -116,15 +124,22 @@ impl Source {
 
     /// Counts opening characters anywhere, even in strings: only the parser knows what is a string, and it is the
     /// parser that must not nest too deeply.
-    fn check_openings(&self, openings_max: usize) -> Result<(), Mistake> {
-        let openings = self.text.match_indices(['{', '(']).chain(self.text.match_indices("/*"));
-        match openings.map(|(at, _)| at).nth(openings_max) {
-            Some(at) => {
-                let message = format!("there are more than {openings_max} braces and comments");
-                Err(self.mistake(at..at + 1, message))
+    fn check_chunk(&self, chunk: Range<usize>, bounds: &Bounds) -> Result<(), Mistake> {
+        let text = &self.text[chunk.clone()];
+        let openings = text.match_indices(['{', '(']).chain(text.match_indices("/*"));
+        let excess = match openings.map(|(at, _)| at).nth(bounds.openings_max) {
+            Some(at) => (at, format!("there are more than {} braces and comments", bounds.openings_max)),
+            None if text.len() > bounds.chunk_bytes_max => {
+                (0, format!("a block has more than {} KiB", bounds.chunk_bytes_max >> 10))
             }
-            None => Ok(()),
-        }
+            None => return Ok(()),
+        };
+        // A long chunk is most often a block that does not end.
+        let (at, message) = match unclosed(text) {
+            Some(found) if self.text.len() > bounds.chunk_bytes_max => found,
+            _ => (excess.0..excess.0 + 1, excess.1),
+        };
+        Err(self.mistake(chunk.start + at.start..chunk.start + at.end, message))
     }
 }
 

@@ -23,7 +23,7 @@ const ROUNDS_MAX: usize = 16;
 /// The largest text that is mended: each round takes as long as the first.
 const MENDED_BYTES_MAX: usize = 64 << 10;
 
-/// A text as it was parsed, after its habits were mended.
+/// A chunk of a text as it was parsed, after its habits were mended.
 pub(crate) struct Mended {
     /// `None` if it cannot be parsed.
     pub(crate) document: Option<KdlDocument>,
@@ -33,9 +33,12 @@ pub(crate) struct Mended {
     pub(crate) mistakes: Vec<Mistake>,
 }
 
-/// Where the bytes of a mended text are in the source. Without an entry for each byte, it is the source itself.
+/// Where the bytes of a mended chunk are in the source. Without an entry for each byte, they follow each other.
 #[derive(Debug, Default)]
-pub(crate) struct Origin(Vec<usize>);
+pub(crate) struct Origin {
+    start: usize,
+    places: Vec<usize>,
+}
 
 impl Origin {
     /// The same bytes in the source.
@@ -44,7 +47,7 @@ impl Origin {
     }
 
     fn byte(&self, at: usize) -> usize {
-        self.0.get(at).copied().unwrap_or(at)
+        self.start + self.places.get(at).copied().unwrap_or(at)
     }
 
     /// Changes a text, and remembers where its bytes were. Edits must not overlap.
@@ -58,36 +61,45 @@ impl Origin {
                 continue;
             }
             edited.push_str(&text[done..edit.at.start]);
-            places.extend((done..edit.at.start).map(|at| self.byte(at)));
+            let place = |at: usize| self.places.get(at).copied().unwrap_or(at);
+            places.extend((done..edit.at.start).map(place));
             edited.push_str(&edit.text);
             // Bytes that replace others stand at their places; those beyond stand at the end.
-            places.extend((0..edit.text.len()).map(|nth| self.byte((edit.at.start + nth).min(edit.at.end))));
+            places.extend((0..edit.text.len()).map(|nth| place((edit.at.start + nth).min(edit.at.end))));
             done = edit.at.end;
         }
         edited.push_str(&text[done..]);
-        places.extend((done..=text.len()).map(|at| self.byte(at)));
-        self.0 = places;
+        places.extend((done..=text.len()).map(|at| self.places.get(at).copied().unwrap_or(at)));
+        self.places = places;
         edited
     }
 }
 
-/// Parses a file.
+/// Parses a file that is one chunk.
 ///
 /// # Errors
 /// The first mistake.
 pub(crate) fn document(source: &Source) -> Result<KdlDocument, Mistake> {
-    parse(source.text()).map_err(|unread| {
-        let habits = unread.habits(source.text()).into_iter().map(|habit| (habit.at, habit.message));
-        let (at, message) =
-            habits.min_by_key(|(at, _)| at.start).unwrap_or_else(|| unread.complaint(source.text()));
-        source.mistake(at, message)
+    chunk(source, 0..source.text().len())
+}
+
+/// Parses a chunk of a file. Positions begin with it.
+///
+/// # Errors
+/// The first mistake.
+pub(crate) fn chunk(source: &Source, chunk: Range<usize>) -> Result<KdlDocument, Mistake> {
+    let text = &source.text()[chunk.clone()];
+    parse(text).map_err(|unread| {
+        let habits = unread.habits(text).into_iter().map(|habit| (habit.at, habit.message));
+        let (at, message) = habits.min_by_key(|(at, _)| at.start).unwrap_or_else(|| unread.complaint(text));
+        source.mistake(chunk.start + at.start..chunk.start + at.end, message)
     })
 }
 
-/// Parses a file with as many of its mistakes as can be found.
-pub(crate) fn mended(source: &Source) -> Mended {
-    let mut text = source.text().to_owned();
-    let mut origin = Origin::default();
+/// Parses a chunk of a file with as many of its mistakes as can be found.
+pub(crate) fn mended(source: &Source, chunk: Range<usize>) -> Mended {
+    let mut text = source.text()[chunk.clone()].to_owned();
+    let mut origin = Origin { start: chunk.start, places: Vec::new() };
     let mut mistakes = Vec::new();
     let rounds = if text.len() <= MENDED_BYTES_MAX { ROUNDS_MAX } else { 1 };
     for _ in 0..rounds {

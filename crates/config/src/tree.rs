@@ -5,11 +5,12 @@ use std::ops::Range;
 
 use kdl::{KdlDocument, KdlEntry, KdlNode, KdlValue};
 
-use crate::grammar::{Grammar, Kind, Part, SiteWord, parts};
+use crate::chunks::chunks;
+use crate::grammar::{Grammar, Kind, Part, Scope, SiteWord, parts};
 use crate::guess::closest;
 use crate::mistake::Mistake;
 use crate::source::Source;
-use crate::syntax::{self, Origin};
+use crate::syntax::{self, Mended, Origin};
 
 /// Mistakes of a file that are looked for: the rest of it is not read.
 const MISTAKES_MAX: usize = 100;
@@ -51,11 +52,16 @@ pub struct Value {
 /// Parses a file with blocks, and returns what is right of it with all mistakes in the rest: a tree with mistakes is only good for
 /// finding more of them.
 pub fn read_tree(source: Source, grammar: &Grammar<'_>) -> (Tree, Vec<Mistake>) {
-    let read = syntax::mended(&source);
-    let reader =
-        TreeReader { source: &source, grammar, origin: &read.origin, mistakes: RefCell::new(read.mistakes) };
-    let nodes = read.document.map(|document| reader.block(&document, 0)).unwrap_or_default();
-    let mistakes = in_order(reader.mistakes.into_inner());
+    let mut nodes = Vec::new();
+    let mut firsts = Firsts::of(&grammar.scopes[0]);
+    let mistakes = RefCell::new(Vec::new());
+    for chunk in chunks(source.text()) {
+        let Mended { document, origin, mistakes: found } = syntax::mended(&source, chunk);
+        mistakes.borrow_mut().extend(found);
+        let reader = TreeReader { source: &source, grammar, origin: &origin, mistakes: &mistakes };
+        nodes.extend(document.map(|document| reader.nodes(&document, 0, &mut firsts)).unwrap_or_default());
+    }
+    let mistakes = in_order(mistakes.into_inner());
     (Tree { source, nodes }, mistakes)
 }
 
@@ -129,7 +135,16 @@ struct TreeReader<'r> {
     grammar: &'r Grammar<'r>,
     /// Where the parsed bytes are in the source.
     origin: &'r Origin,
-    mistakes: RefCell<Vec<Mistake>>,
+    mistakes: &'r RefCell<Vec<Mistake>>,
+}
+
+/// Where each word of a scope occurred first, so that long lists are not searched for each line.
+struct Firsts(Vec<Option<usize>>);
+
+impl Firsts {
+    fn of(scope: &Scope) -> Firsts {
+        Firsts(vec![None; scope.words.len()])
+    }
 }
 
 impl TreeReader<'_> {
@@ -143,9 +158,11 @@ impl TreeReader<'_> {
     }
 
     fn block(&self, document: &KdlDocument, scope: usize) -> Vec<Node> {
+        self.nodes(document, scope, &mut Firsts::of(&self.grammar.scopes[scope]))
+    }
+
+    fn nodes(&self, document: &KdlDocument, scope: usize, Firsts(firsts): &mut Firsts) -> Vec<Node> {
         let mut nodes: Vec<Node> = Vec::new();
-        // Where each word of the scope occurred first, so that long lists are not searched for each line.
-        let mut firsts: Vec<Option<usize>> = vec![None; self.grammar.scopes[scope].words.len()];
         for node in document.nodes() {
             if self.has_enough() {
                 break;

@@ -51,6 +51,12 @@ fn read(text: &str) -> Result<Vec<Node>, String> {
     }
 }
 
+/// All mistakes of a text, each with its place.
+fn mistakes(text: &str) -> Vec<String> {
+    let (_, mistakes) = read_tree(source(text), &grammar());
+    mistakes.iter().map(|it| format!("{}:{}: {}", it.line, it.column, it.message)).collect()
+}
+
 /// Nodes as one would write them.
 fn written(nodes: &[Node]) -> String {
     let one = |node: &Node| {
@@ -152,10 +158,6 @@ fn mistakes_have_a_place_and_a_guess() {
 
 #[test]
 fn all_mistakes_are_found() {
-    let all = |text: &str| -> Vec<String> {
-        let (_, mistakes) = read_tree(source(text), &grammar());
-        mistakes.iter().map(|it| format!("{}:{}: {}", it.line, it.column, it.message)).collect()
-    };
     let equals = "leave out this `=`: a setting and its value are separated by a space";
     for (text, expected) in [
         (
@@ -212,7 +214,7 @@ fn all_mistakes_are_found() {
         ),
         ("listen \"80\nworkers 4\nspa \"", &["1:8: this text has no closing quote on its line"]),
     ] {
-        assert_eq!(all(text), expected, "{text}");
+        assert_eq!(mistakes(text), expected, "{text}");
     }
 }
 
@@ -226,7 +228,7 @@ fn the_largest_file_is_read_in_time() {
         let count = if part.contains(['{', '(', '*']) {
             bounds.openings_max
         } else {
-            bounds.bytes_max / 4 / part.len()
+            bounds.chunk_bytes_max / 4 / part.len()
         };
         let begun = Instant::now();
         let _ = read(&part.repeat(count));
@@ -253,4 +255,44 @@ fn files_are_formatted_with_their_comments() {
         assert_eq!(once, expected, "{text}");
         assert_eq!(formatted(&source(&once)).unwrap(), once);
     }
+}
+
+/// A file that is parsed in chunks: ten thousand sites, as large hosts have them.
+#[test]
+fn long_files_are_read_as_short_ones() {
+    let site =
+        |at: usize| format!("site \"s{at}.test\" {{\n    spa\n    route \"/a\" {{ respond 200; }}\n}}\n");
+    let sites: Vec<String> = (0..10_000).map(site).collect();
+    let text = format!("listen 80\n{}workers 4\n", sites.concat());
+    let tree = read(&text).unwrap();
+    assert_eq!(tree.len(), 10_002);
+    let last = &tree[10_000];
+    assert_eq!(
+        (last.values[0].text.as_str(), &text[last.values[0].at.clone()]),
+        ("s9999.test", "\"s9999.test\"")
+    );
+    assert_eq!(formatted(&source(&text.replace("    ", " "))).unwrap().matches("site ").count(), 10_000);
+    // Mistakes have the lines of the whole file, and are found in all chunks.
+    let lines = text.lines().count();
+    let wrong = format!("spaa\n{text}spaa\n");
+    let found = mistakes(&wrong);
+    let places: Vec<&str> = found.iter().map(|it| it.split(": ").next().unwrap()).collect();
+    assert_eq!(places, ["1:1", &format!("{}:1", lines + 2)]);
+    let twice = mistakes(&format!("{text}workers 5\n"));
+    assert!(twice[0].contains("given twice; first on line 40002"), "{twice:?}");
+}
+
+#[test]
+fn a_block_of_a_long_file_has_limits() {
+    let text = |block: &str| format!("{}{block}", "site a {\n    spa\n}\n".repeat(5000));
+    let refused = |block: &str| {
+        let text = text(block).into_bytes();
+        Source::new("a.kdl", text, &SITE_FILE).unwrap_err().to_string()
+    };
+    let deep = refused(&format!("site a {{\n{}}}\n", "route a { spa; }\n".repeat(9000)));
+    assert!(deep.contains("more than 8192 braces"), "{deep}");
+    let long = refused(&format!("site a {{\n{}}}\n", "# spa\n".repeat(200_000)));
+    assert!(long.starts_with("a.kdl:15001:1: a block has more than 1024 KiB"), "{long}");
+    let open = refused(&format!("site a {{\n{}", "    route a { spa; }\n".repeat(60_000)));
+    assert!(open.starts_with("a.kdl:15001:8: this `{` is not closed"), "{open}");
 }

@@ -17,6 +17,7 @@ use flatout_config::Bounds;
 pub const FILE: Bounds = Bounds {
     name: "an nginx configuration",
     bytes_max: 16 << 20,
+    chunk_bytes_max: usize::MAX,
     // Nothing recurses here before `BLOCKS_DEEP_MAX` is checked.
     openings_max: usize::MAX,
     lacks: "an nginx configuration needs directives",
