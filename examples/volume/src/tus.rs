@@ -4,11 +4,12 @@
 //! An upload is two files in `uploads/`: `ID.json`, what it will be, and `ID.part`, what has come so far. How much has come is the length
 //! of `ID.part`, so that a writer that was killed knows it too.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -19,6 +20,9 @@ use crate::store::{Folder, Volume, move_file, random};
 
 /// The version of the protocol.
 pub const VERSION: &str = "1.0.0";
+
+/// An upload to which nothing has come for this time is given up.
+pub const UPLOAD_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// What an upload will be.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -73,6 +77,11 @@ impl Uploads {
     /// The uploads of a volume.
     pub fn new(volume: Volume) -> Uploads {
         Uploads { volume, busy: Arc::default() }
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
     }
 
     fn path(&self, id: &str, end: &str) -> Result<PathBuf, UploadFault> {
@@ -134,6 +143,38 @@ impl Uploads {
 
     fn end(&self, id: &str) {
         self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    /// Removes uploads that were given up, and returns how many. Their age is measured by the volume's own clock.
+    ///
+    /// # Errors
+    /// The volume failed.
+    pub fn remove_old(&self) -> io::Result<usize> {
+        let now = self.volume.now()?;
+        let mut written: BTreeMap<String, SystemTime> = BTreeMap::new();
+        for entry in fs::read_dir(self.volume.folder(Folder::Uploads))? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some((id, _)) = name.split_once('.').filter(|(id, _)| self.path(id, "part").is_ok()) else {
+                continue;
+            };
+            let Ok(at) = entry.metadata().and_then(|about| about.modified()) else { continue };
+            let latest = written.entry(id.to_owned()).or_insert(at);
+            *latest = at.max(*latest);
+        }
+        written.retain(|_, at| now.duration_since(*at).unwrap_or_default() > UPLOAD_TIME_MAX);
+        Ok(written.keys().filter(|id| self.give_up(id)).count())
+    }
+
+    /// Removes what there is of an upload, unless a request appends to it.
+    fn give_up(&self, id: &str) -> bool {
+        if !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned()) {
+            return false;
+        }
+        let removed =
+            ["part", "json"].map(|end| self.path(id, end).is_ok_and(|path| fs::remove_file(path).is_ok()));
+        self.end(id);
+        removed.contains(&true)
     }
 
     /// Removes an upload.
@@ -240,5 +281,32 @@ mod tests {
         assert_eq!(fs::read(volume.path(Folder::Inbox, &name)).unwrap(), b"a\n12\n3");
         assert_eq!(fs::read_dir(volume.folder(Folder::Uploads)).unwrap().count(), 0);
         assert!(matches!(uploads.find("../../etc/passwd"), Err(UploadFault::Unknown)));
+    }
+
+    #[test]
+    fn uploads_that_were_given_up_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let volume = Volume::open(folder.path()).unwrap();
+        let uploads = Uploads::new(volume.clone());
+        let [old, going_on, open, new] = ["a", "b", "c", "d"]
+            .map(|name| uploads.create(&Upload { length: 6, name: format!("{name}.csv") }).unwrap());
+        let age = |id: &str, end: &str| {
+            let file = OpenOptions::new().append(true).open(uploads.path(id, end).unwrap()).unwrap();
+            file.set_modified(SystemTime::now() - UPLOAD_TIME_MAX * 2).unwrap();
+        };
+        for id in [&old, &going_on, &open] {
+            age(id, "json");
+        }
+        age(&old, "part");
+        age(&open, "part");
+        let appending = uploads.open(&open).unwrap();
+        // A writer was killed before it wrote what the upload will be.
+        fs::remove_file(uploads.path(&old, "json").unwrap()).unwrap();
+        assert_eq!(uploads.remove_old().unwrap(), 1);
+        assert!([&going_on, &open, &new].iter().all(|id| uploads.find(id).is_ok()));
+        drop(appending);
+        assert_eq!(uploads.remove_old().unwrap(), 1);
+        assert!(matches!(uploads.find(&open), Err(UploadFault::Unknown)));
+        assert_eq!(fs::read_dir(volume.folder(Folder::Uploads)).unwrap().count(), 4);
     }
 }

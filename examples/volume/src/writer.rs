@@ -31,9 +31,9 @@ struct Writer {
     file_bytes_max: u64,
 }
 
-/// The writer for a volume, with files of at most this size.
-pub fn app(volume: Volume, file_bytes_max: u64) -> App {
-    let uploads = Uploads::new(volume.clone());
+/// The writer for the uploads of a volume, with files of at most this size.
+pub fn app(uploads: Uploads, file_bytes_max: u64) -> App {
+    let volume = uploads.volume().clone();
     App::new()
         .state(Writer { volume, uploads, file_bytes_max })
         .plan(move |plan| plan.limits.body_bytes_max = file_bytes_max)

@@ -11,6 +11,7 @@ use volume::name::Name;
 use volume::queue::{LEASE_TIME, Queue};
 use volume::store::Volume;
 use volume::transformer::Transformer;
+use volume::tus::Uploads;
 use volume::writer::app;
 
 use super::FILE_BYTES_MAX;
@@ -36,7 +37,7 @@ impl Shared {
     }
 
     fn writer(&self, mount: usize) -> Client {
-        Client::over_socket(app(self.volume(mount), FILE_BYTES_MAX)).unwrap()
+        Client::over_socket(app(Uploads::new(self.volume(mount)), FILE_BYTES_MAX)).unwrap()
     }
 
     /// What is in a folder, past all mounts.

@@ -14,6 +14,7 @@ use volume::name::Name;
 use volume::queue::{LEASE_TIME, Queue};
 use volume::store::{Folder, Volume};
 use volume::transformer::{Transformed, Transformer};
+use volume::tus::Uploads;
 use volume::writer::app;
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -30,7 +31,7 @@ impl Test {
     }
 
     fn writer(&self) -> Client {
-        Client::over_socket(app(self.volume.clone(), FILE_BYTES_MAX)).unwrap()
+        Client::over_socket(app(Uploads::new(self.volume.clone()), FILE_BYTES_MAX)).unwrap()
     }
 
     fn read(&self, folder: Folder, file: &str) -> Option<String> {

@@ -1,11 +1,17 @@
 //! `volume-writer --volume DIR [--listen ADDR] [--file-bytes N]`: takes uploads for a volume.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
 
 use flatout::engine::say;
 use lexopt::{Arg, Parser, ValueExt};
 use volume::store::Volume;
+use volume::tus::Uploads;
+
+/// How often parts and uploads that were given up are looked for.
+const SWEEP_TIME: Duration = Duration::from_secs(3600);
 
 const HELP: &str = "\
 usage: volume-writer --volume DIR [--listen ADDR] [--file-bytes N]
@@ -35,12 +41,33 @@ fn run(options: &Options) -> ExitCode {
         Ok(volume) => volume,
         Err(error) => return fail(&format!("the volume `{root}`: {error}")),
     };
-    match volume.remove_old_parts() {
-        Ok(0) => {}
-        Ok(count) => say(format_args!("removed {count} parts of writers that are gone")),
-        Err(error) => return fail(&format!("the volume `{root}`: {error}")),
+    let uploads = Uploads::new(volume);
+    if let Err(error) = sweep(&uploads) {
+        return fail(&format!("the volume `{root}`: {error}"));
     }
-    flatout::exit(volume::writer::app(volume, options.file_bytes_max).listen(&options.listen).run())
+    let sweeping = uploads.clone();
+    thread::spawn(move || {
+        loop {
+            thread::sleep(SWEEP_TIME);
+            if let Err(error) = sweep(&sweeping) {
+                say(format_args!("old uploads are not removed: {error}"));
+            }
+        }
+    });
+    flatout::exit(volume::writer::app(uploads, options.file_bytes_max).listen(&options.listen).run())
+}
+
+/// Removes what nobody will complete.
+fn sweep(uploads: &Uploads) -> io::Result<()> {
+    match uploads.volume().remove_old_parts()? {
+        0 => {}
+        count => say(format_args!("removed {count} parts of writers that are gone")),
+    }
+    match uploads.remove_old()? {
+        0 => {}
+        count => say(format_args!("removed {count} uploads to which nothing has come for a day")),
+    }
+    Ok(())
 }
 
 fn read(mut parser: Parser) -> Result<Option<Options>, lexopt::Error> {
