@@ -265,6 +265,53 @@ fn changes_stay_over_a_reload_until_the_file_has_other_servers() {
 }
 
 #[test]
+fn all_changes_of_an_upstream_are_undone_at_once() {
+    let ports = [free_port(), free_port(), free_port()];
+    let _servers = ports.map(json);
+    let folder = Folder::new();
+    let file = folder.0.join("app.json");
+    let mut site = Site::of(&ports[..2], &format!("    upstream-state \"{}\"", file.display()));
+    let name = |at: usize| format!("127.0.0.1:{}", ports[at]);
+    let state = |site: &Site| {
+        ports.map(|port| {
+            site.line(port).map(|line| line.split_whitespace().take(4).collect::<Vec<_>>().join(" "))
+        })
+    };
+    let before = state(&site);
+    assert!(
+        site.upstream(&["undo", "app"]).unwrap().contains("nothing to do, nobody has changed its servers")
+    );
+    for command in [
+        &["drain", "app", &name(0)][..],
+        &["weight", "app", &name(0), "7"],
+        &["remove", "app", &name(1)],
+        &["add", "app", &name(2)],
+    ] {
+        site.upstream(command).unwrap();
+    }
+    assert_ne!(state(&site), before);
+    let message = site.upstream(&["undo", "app"]).unwrap();
+    for part in [
+        format!("added {}", name(1)),
+        format!("removed {}", name(2)),
+        format!("new weight for {}", name(0)),
+        "it has 2 now".to_owned(),
+    ] {
+        assert!(message.contains(&part), "{part}: {message}");
+    }
+    assert_eq!(state(&site), before);
+    assert!(site.line(ports[0]).unwrap().contains("by tester"));
+    // A restart finds nothing to restore.
+    site.server.signal(Signal::TERM);
+    site.server.wait();
+    site.server = start(&site.folder);
+    assert_eq!(state(&site), before);
+    for wrong in [&["undo"][..], &["undo", "app", &name(0)], &["undo", "other"]] {
+        assert!(site.upstream(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
 fn a_state_file_keeps_changes_over_a_restart() {
     let ports = [free_port(), free_port(), free_port()];
     let _servers = ports.map(json);

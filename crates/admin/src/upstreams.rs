@@ -72,6 +72,8 @@ pub enum UpstreamAction {
         /// The servers.
         servers: Vec<String>,
     },
+    /// Takes all changes of the upstream back.
+    Undo,
 }
 
 use crate::frame::CrawlerRequests;

@@ -204,7 +204,8 @@ impl Control {
         let running = running.as_ref().ok_or("the server has not started yet")?;
         let opened = running.live.opened();
         let (proxy, journal) = (&opened.proxy, &self.upstream_journal);
-        UpstreamCommands { proxy, figures: running.figures.as_ref(), journal }.run(command)
+        let owns_servers = self.owns_servers();
+        UpstreamCommands { proxy, figures: running.figures.as_ref(), journal, owns_servers }.run(command)
     }
 
     /// See [`crate::Source::owns_servers`].

@@ -54,6 +54,8 @@ pub(crate) struct UpstreamCommands<'c> {
     pub(crate) proxy: &'c Proxy,
     pub(crate) figures: Option<&'c Figures>,
     pub(crate) journal: &'c UpstreamJournal,
+    /// See [`crate::Source::owns_servers`].
+    pub(crate) owns_servers: bool,
 }
 
 impl UpstreamCommands<'_> {
@@ -94,6 +96,7 @@ impl UpstreamCommands<'_> {
             UpstreamAction::Up { server } => self.mode(upstream, server, ServerMode::Serving, by),
             UpstreamAction::Weight { server, weight } => self.weight(upstream, server, *weight, by),
             UpstreamAction::Set { servers } => self.set(upstream, servers, by),
+            UpstreamAction::Undo => self.undo(upstream, by),
         }
     }
 
@@ -193,6 +196,37 @@ impl UpstreamCommands<'_> {
         }
         let (count, rest) = (servers.len(), self.rest(upstream));
         Ok(format!("upstream {upstream}: {changes}; it has {count} now{rest}"))
+    }
+
+    /// Makes the servers those of the plan again. Of one whose list comes from elsewhere only drains and the like are taken back.
+    fn undo(&self, upstream: &str, by: &str) -> Result<String, String> {
+        let state = self.state(upstream)?;
+        let plan =
+            self.proxy.plan(upstream).ok_or_else(|| format!("there is no plan of upstream {upstream}"))?;
+        if self.owns_servers {
+            return Err(format!(
+                "upstream {upstream}: its servers come from a controller; drain and up are for one of them"
+            ));
+        }
+        let marked = |it: &&ServerStatus| it.mode != ServerMode::Serving;
+        if !state.has_changes && !state.servers.iter().any(|it| marked(&it)) {
+            return Ok(format!("upstream {upstream}: nothing to do, nobody has changed its servers"));
+        }
+        let mut undone = Vec::new();
+        for known in state.servers.iter().filter(marked) {
+            self.proxy.set_mode(upstream, &known.server.address, ServerMode::Serving)?;
+            self.journal.note(upstream, &known.label, by);
+            undone.push(format!("{} gets requests while it is up", known.label));
+        }
+        if plan.sources.is_empty() {
+            let changes = self.proxy.set_servers(upstream, &plan.servers)?;
+            for label in changes.added.iter().chain(&changes.removed) {
+                self.journal.note(upstream, label, by);
+            }
+            undone.extend((!changes.is_empty()).then(|| changes.to_string()));
+        }
+        let count = self.state(upstream)?.servers.len();
+        Ok(format!("upstream {upstream}: changes were undone: {}; it has {count} now", undone.join("; ")))
     }
 
     fn list(&self, upstream: Option<&str>) -> Result<String, String> {

@@ -10,7 +10,7 @@ use crate::command::Command;
 use crate::{Failure, print};
 
 /// What can be done.
-const ACTIONS: [&str; 8] = ["list", "add", "remove", "drain", "down", "up", "weight", "set"];
+const ACTIONS: [&str; 9] = ["list", "add", "remove", "drain", "down", "up", "weight", "set", "undo"];
 
 pub(crate) const COMMAND: Command = Command {
     name: "upstream",
@@ -25,6 +25,7 @@ pub(crate) const COMMAND: Command = Command {
            up      ends drain and down\n\
            weight  a server gets this share of requests: the weight comes after the server\n\
            set     the servers are these from now on\n\
+           undo    takes all changes of the upstream back: its servers are those of the site file again\n\
            Changes stay over a reload, unless the site file then has other servers for the upstream: it replaces all changes of \
            that upstream. They stay over a restart if the upstream has an `upstream-state` file.\n\
            Exit status: 0 done, also if there was nothing to do; 1 not done; 2 wrong usage.",
@@ -93,7 +94,7 @@ fn action(matches: &ArgMatches) -> Result<UpstreamAction, Failure> {
         return wrong(format!("{name} needs an UPSTREAM; `flatout upstream list` shows them"));
     }
     let expected = match name {
-        "list" => 0,
+        "list" | "undo" => 0,
         "weight" => 2,
         _ => 1,
     };
@@ -103,6 +104,7 @@ fn action(matches: &ArgMatches) -> Result<UpstreamAction, Failure> {
     if servers.len() != expected {
         let need = match name {
             "list" => "at most an UPSTREAM",
+            "undo" => "an UPSTREAM alone",
             "weight" => "UPSTREAM SERVER WEIGHT",
             _ => "UPSTREAM SERVER",
         };
@@ -119,6 +121,7 @@ fn action(matches: &ArgMatches) -> Result<UpstreamAction, Failure> {
             Ok(weight) => UpstreamAction::Weight { server: servers.pop().unwrap_or_default(), weight },
             Err(_) => return wrong(format!("got the weight `{last}`, need a number from 1")),
         },
+        "undo" => UpstreamAction::Undo,
         _ => UpstreamAction::List,
     })
 }
