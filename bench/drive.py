@@ -25,7 +25,7 @@ import children
 import smoke
 from servers import RESULTS, SITE, SIZES, flatout_files, flatout_json, floor, floor_staged, h2o, installed, machine, make_site, nginx, observed, only, peers
 from smoke import IS_SMOKE
-from volume import case_volume
+from volume import case_sweep, case_volume
 
 
 def case_json(options, connections=64, script=None):
@@ -83,7 +83,7 @@ def case_files(options):
 
 
 CASES = {"json": case_json, "json256": case_json256, "pipeline": case_pipeline, "async": case_async, "observed": case_observed, "load": case_load,
-         "guest": case_guest, "files": case_files, "cold": case_cold, "volume": case_volume, "sites": case_sites, "conditions": case_conditions,
+         "guest": case_guest, "files": case_files, "cold": case_cold, "volume": case_volume, "sweep": case_sweep, "sites": case_sites, "conditions": case_conditions,
          "idle": case_idle, "crowd": case_crowd, "instructions": case_instructions, "proxy": case_proxy,
          "slow-readers": case_slow_readers, "tunnels": case_tunnels, "cache": case_cache}
 TITLES = {"json": "`GET /json`, 64 connections", "json256": "`GET /json`, 256 connections", "pipeline": "`GET /json`, 16 deep, 64 connections",
@@ -93,6 +93,7 @@ TITLES = {"json": "`GET /json`, 64 connections", "json256": "`GET /json`, 256 co
           "guest": "A round trip to an upstream for each request: guests of the lane, and tokio; 64 connections",
           "cold": "Small requests beside a large file that is not in the page cache",
           "volume": "A file in memory beside files that a slow volume has to give",
+          "sweep": "Finding changes in a folder of 30,000 files",
           "sites": "A reload with ten thousand sites", "conditions": "A request through ten conditions and a map of ten thousand entries",
           "files": "Static files, 64 connections", "idle": "Idle keep-alive connections in one process",
           "crowd": "200 000 idle keep-alive connections", "instructions": "User instructions a request (valgrind --tool=callgrind)",

@@ -1,4 +1,5 @@
-"""The case of a slow network volume: what requests for a file in memory wait while other clients want files that have to be fetched."""
+"""Folders on volumes: what requests for a file in memory wait while other clients want files that a slow volume has to fetch, and what it
+costs to find changes in a large folder by looking at all of its files."""
 
 import os, shutil, socket, statistics, subprocess, sys, threading, time
 
@@ -112,6 +113,47 @@ def case_volume(options):
             cells = [told(quartiles([each[key] for each in these]), 0) for key in ("p50_us", "p99_us", "max_us")]
             rate, failed = statistics.median(each["files_per_s"] for each in these), sum(each["failures"] for each in these)
             lines.append(f"| {name} | {'none' if state == 'alone' else 'files of the volume'} | {rate:,.1f} | {failed} | " + " | ".join(cells) + " |")
+    return runs, lines
+
+
+SWEPT = ROOT / "target/bench-sweep"
+SWEPT_FOLDERS, SWEPT_FILES = sized(300, smoke=3), 100
+WAYS = {"none": "off", "inotify": "inotify", "a sweep each second": "sweep=1s"}
+
+
+def make_swept():
+    for folder in range(SWEPT_FOLDERS):
+        (SWEPT / str(folder)).mkdir(parents=True, exist_ok=True)
+        for at in range(SWEPT_FILES):
+            (SWEPT / str(folder) / f"{at}.json").write_text(f"{folder} {at}")
+
+
+def swept_run(server, seconds):
+    before = server.cpu_ns()
+    found = flatout_bench(server.url(), CONNECTIONS, seconds, RATE)
+    return found | {"cpu_ms_per_s": (server.cpu_ns() - before) / 1e6 / seconds}
+
+
+def case_sweep(options):
+    make_swept()
+    try:
+        plain = flatout_files("/7/7.json" if SWEPT_FOLDERS > 7 else "/2/7.json", SWEPT)
+        servers = [Server(name, [*plain.command, "--changes", how], plain.path, root=SWEPT) for name, how in WAYS.items()]
+        with running(only(servers, options)) as started:
+            time.sleep(sized(10, smoke=2))
+            runs = turns(started, options, lambda server: swept_run(server, options.seconds))
+    finally:
+        shutil.rmtree(SWEPT, ignore_errors=True)
+    lines = [f"{RATE:,} requests a second for one of {SWEPT_FOLDERS * SWEPT_FILES:,} files in {SWEPT_FOLDERS} folders of a local disk, in an open loop, by how flatout finds",
+             "changes. The CPU time of the process is that of the requests and of the sweeps.", "",
+             "| changes | CPU ms/s (quartiles) | p50 µs (quartiles) | p99 µs (quartiles) | max µs (quartiles) |", "|---|---:|---:|---:|---:|"]
+    for name, its in runs.items():
+        cells = [told(quartiles([each[key] for each in its]), digits) for key, digits in (("cpu_ms_per_s", 1), ("p50_us", 0), ("p99_us", 0), ("max_us", 0))]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    names = list(runs)
+    if len(names) == len(WAYS):
+        more = [run["cpu_ms_per_s"] - base["cpu_ms_per_s"] for run, base in zip(runs[names[2]], runs[names[0]])]
+        lines += ["", f"A sweep of all files: {told(quartiles(more), 1)} ms of CPU time."]
     return runs, lines
 
 
