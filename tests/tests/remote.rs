@@ -54,8 +54,13 @@ impl Volume {
     }
 
     fn server(&self, flags: &[&str]) -> Server {
+        self.server_with("sweep=200ms", flags)
+    }
+
+    /// A server that looks for changes in this way.
+    fn server_with(&self, changes: &str, flags: &[&str]) -> Server {
         let server =
-            Server::site(&self.place.0, &[&["--workers", "1", "--changes", "sweep=200ms"], flags].concat());
+            Server::site(&self.place.0, &[&["--workers", "1", "--changes", changes], flags].concat());
         until("the folder is scanned", || server.get("/nothing", "").status == 404);
         server
     }
@@ -97,6 +102,19 @@ fn files_of_a_volume_are_served_as_others_are() {
     until("the new version is served", || server.get("/large.bin", "").body == volume.large());
     std::fs::remove_file(volume.behind.0.join("large.bin")).unwrap();
     until("it is gone", || server.get("/large.bin", "").status == 404);
+}
+
+#[test]
+fn a_request_waits_for_a_volume_as_long_as_was_set() {
+    let Some(volume) = Volume::mount() else { return };
+    let server = volume.server_with("sweep=200ms open-time=700ms", &[]);
+    volume.signal(Signal::STOP);
+    let began = Instant::now();
+    assert_eq!(server.get("/large.bin", "").status, 503);
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(700) && took < Duration::from_secs(8), "{took:?}");
+    volume.signal(Signal::CONT);
+    until("the volume is read again", || server.get("/large.bin", "").body == volume.large());
 }
 
 #[test]

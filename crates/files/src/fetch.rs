@@ -14,7 +14,7 @@ use super::disk::{self, Found, Reached};
 use super::entry::Entry;
 use super::indexer::FolderState;
 use super::opened::OpenFiles;
-use super::remote::{Closing, OPEN_TIME_MAX};
+use super::remote::Closing;
 
 /// How often a request may need something else: a compressed file that is gone, then the plain one; a path, then the index file. More
 /// only while files are being replaced.
@@ -121,7 +121,7 @@ impl Files {
             let closing = Closing::new(closer, fetched.file());
             (fetched, closing)
         })?;
-        timeout(OPEN_TIME_MAX, fetched).await.ok()?.ok()
+        timeout(self.site.plan.open_time_max, fetched).await.ok()?.ok()
     }
 }
 

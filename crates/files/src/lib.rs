@@ -78,6 +78,8 @@ pub struct Plan {
     pub memory_bytes_max: u64,
     /// How changes are detected.
     pub watch: Watch,
+    /// With [`Watch::Sweep`]: how long a request waits for its file to be opened; then it gets 503.
+    pub open_time_max: Duration,
     /// The value of `Cache-Control`, if any.
     pub cache_control: Option<String>,
     /// Names of files and folders that are not served, as if they did not exist. Names that start with a dot never are,
@@ -122,6 +124,7 @@ impl Default for Plan {
             small_bytes_max: 256 << 10,
             memory_bytes_max: 256 << 20,
             watch: Watch::Inotify,
+            open_time_max: Duration::from_secs(10),
             cache_control: None,
             hide: Vec::new(),
             ranges_max: flatout_wire::range::RANGES_MAX,

@@ -26,9 +26,6 @@ const THREADS_MAX: usize = 16;
 /// What waits for one of them.
 const JOBS_MAX: usize = 256;
 
-/// How long a request waits for its file to be opened; then it gets 503.
-pub(crate) const OPEN_TIME_MAX: Duration = Duration::from_secs(10);
-
 /// How long a response waits for its next piece; then it is aborted.
 const READ_TIME_MAX: Duration = Duration::from_secs(30);
 

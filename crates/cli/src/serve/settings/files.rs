@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use flatout_files::{INDEX_NAMES_MAX, Listing, NamePattern, Watch};
+use flatout_files::{self as files, INDEX_NAMES_MAX, Listing, NamePattern, Watch};
 
 use crate::serve::parse;
-use crate::serve::setting::{ROUTES, ServeSetting};
+use crate::serve::setting::{Key, ROUTES, ServeSetting};
+use crate::serve::values::Refused;
 use crate::value;
 
 /// Sweeping more often would leave no time for anything else.
@@ -121,9 +122,22 @@ pub(in crate::serve) const FILES: &[ServeSetting] = &[
         name: "changes",
         value: "HOW",
         default: "inotify",
+        keys: &[Key {
+            name: "open-time",
+            value: "TIME",
+            default: "10s",
+            help: "with sweep=: how long a request waits until the volume has opened its file; then 503",
+        }],
         help: "how to detect changes in the folder: inotify, sweep=TIME (for NFS and FUSE), or off",
         set: |options, given| {
             options.files.watch = changes(given.text())?;
+            let time = given.read("open-time", value::time)?;
+            if time.is_some() && !matches!(options.files.watch, Watch::Sweep(_)) {
+                let message =
+                    "only with sweep=TIME: other folders are on disks, which are not waited for".to_owned();
+                return Err(Refused { key: Some("open-time"), message, ..Refused::default() });
+            }
+            options.files.open_time_max = time.unwrap_or(files::Plan::default().open_time_max);
             Ok(())
         },
         ..ROUTES
