@@ -83,6 +83,13 @@ impl Addresses {
         self.servers.get(server).map(Vec::as_slice).unwrap_or_default()
     }
 
+    /// Leaves a server only those of its addresses where it gets requests: for one of its names, or as the default server.
+    pub(super) fn retain(&mut self, server: usize, has_name: impl Fn(&str) -> bool) {
+        if let Some(addresses) = self.servers.get_mut(server) {
+            addresses.retain(|address| address.is_default || has_name(&address.text));
+        }
+    }
+
     /// Whether all servers have the same ones, so that they belong to the top of the file.
     pub(super) fn are_shared(&self) -> bool {
         let of = |server: &Vec<ServerAddress>| {

@@ -192,5 +192,10 @@ mod tests {
             site.contains("proxy a-1") && site.contains("// not converted: uwsgi_param X $nothing;"),
             "{site}"
         );
+        let site = of_server("location / { uwsgi_pass a:1; uwsgi_param X-Scheme https; }");
+        assert!(
+            site.contains("proxy a-1") && site.contains("// not converted: uwsgi_param X-Scheme https;"),
+            "{site}"
+        );
     }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 
+use flatout_wire::cache::is_never_stored;
+
 use crate::nginx::Directive;
 
 use super::chain::Chain;
@@ -147,7 +149,7 @@ impl<'d> Import<'d> {
             }
             let rest: Vec<String> = statuses
                 .iter()
-                .filter(|status| !of_whole.contains(status))
+                .filter(|status| !of_whole.contains(status) && !status.parse().is_ok_and(is_never_stored))
                 .map(|status| text(if *status == "any" { "201-599" } else { status }))
                 .collect();
             if !rest.is_empty() {

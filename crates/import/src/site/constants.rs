@@ -14,9 +14,11 @@ const PLACES: [&str; 7] =
 /// Names and values. The last one of a name applies.
 type Known = Vec<(String, String)>;
 
-/// The same configuration with these variables replaced.
-pub(super) fn replaced(main: &[Directive]) -> Vec<Directive> {
+/// The same configuration with these variables replaced, and the servers that were named by variables: nginx looks up their names while it
+/// runs.
+pub(super) fn replaced(main: &[Directive]) -> (Vec<Directive>, Vec<String>) {
     let mut main = main.to_vec();
+    let mut named = Vec::new();
     for http in main.iter_mut().filter(|directive| directive.name == "http") {
         let Some(block) = &mut http.block else { continue };
         let of_auth = auth_fields(block);
@@ -29,12 +31,18 @@ pub(super) fn replaced(main: &[Directive]) -> Vec<Directive> {
                 let once: Vec<String> = sets(inner, true).into_iter().map(|(name, _)| name).collect();
                 let outer: Known =
                     constants(inner).into_iter().filter(|(name, _)| is_single(&once, name)).collect();
-                replace(inner, &fixed, &outer);
+                replace(inner, &fixed, &outer, &mut named);
                 name_script_parts(inner);
             }
         }
     }
-    main
+    (main, named)
+}
+
+/// The server that a directive such as `proxy_pass` names.
+fn authority(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.split('/').next().unwrap_or_default()
 }
 
 /// Parts of a path that only parameters of FastCGI have.
@@ -247,7 +255,7 @@ fn constants(block: &[Directive]) -> Known {
 }
 
 /// Replaces in a block: `fixed` everywhere, `outer` and the block's own constants in [`PLACES`].
-fn replace(block: &mut Vec<Directive>, fixed: &Known, outer: &Known) {
+fn replace(block: &mut Vec<Directive>, fixed: &Known, outer: &Known, named: &mut Vec<String>) {
     let mut fixed = fixed.clone();
     if block.iter().any(|directive| directive.name == "alias" || directive.name == "root") {
         fixed.retain(|(name, _)| name != "document_root");
@@ -263,6 +271,8 @@ fn replace(block: &mut Vec<Directive>, fixed: &Known, outer: &Known) {
         // An `if` needs a variable, and keys are the same for all servers.
         if directive.name != "if" && directive.name != "set" {
             let had_variables = directive.word(0).contains('$');
+            let names_server =
+                directive.name.ends_with("_pass") && authority(directive.word(0)).contains('$');
             let is_place = PLACES.contains(&directive.name.as_str()) || is_host(directive);
             for word in &mut directive.words {
                 word.text = substituted(&word.text, &fixed);
@@ -270,13 +280,16 @@ fn replace(block: &mut Vec<Directive>, fixed: &Known, outer: &Known) {
                     word.text = substituted(&word.text, &here);
                 }
             }
+            if names_server && !directive.word(0).contains('$') {
+                named.push(authority(directive.word(0)).to_owned());
+            }
             if had_variables && directive.name == "proxy_pass" && !directive.word(0).contains('$') {
                 whole = Some(at);
             }
         }
         if let Some(inner) = &mut directive.block {
             // An `if` has what its location has set.
-            replace(inner, &fixed, if directive.name == "if" { &here } else { outer });
+            replace(inner, &fixed, if directive.name == "if" { &here } else { outer }, named);
         }
     }
     if let Some(at) = whole {

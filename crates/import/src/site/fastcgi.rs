@@ -220,6 +220,9 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) {
         let (name, given) = (param.word(0), param.word(1));
+        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+            return self.leave(param, "the name of a parameter has letters, digits and _", lines);
+        }
         // Without this directive the script has the whole path.
         let is_whole = chain.find("fastcgi_split_path_info").is_none()
             && (name == "PATH_INFO" || !USUAL.iter().any(|(usual, _)| *usual == name));

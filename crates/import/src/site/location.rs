@@ -246,6 +246,10 @@ impl<'d> Import<'d> {
             .collect();
         for location in block.iter().filter(|directive| directive.name == "location") {
             let Some(path) = Path::of(location) else { continue };
+            if path.plain().is_some_and(|plain| !plain.starts_with('/')) {
+                self.leave(location, "no path begins so; an expression needs ~", site);
+                continue;
+            }
             let Some(path) = self.readable(location, path, site) else { continue };
             self.location(location, &path, chains, named, site);
             // nginx redirects a client that requests the folder without its slash.

@@ -89,10 +89,10 @@ pub struct Imported {
 
 /// The site file for a configuration.
 pub fn site_file(main: &[Directive]) -> Imported {
-    let main = &map_targets::expanded(&constants::replaced(&named_groups::numbered(&pcre::expressions(
-        &places::absolute(main),
-    ))));
-    let mut import = Import::default();
+    let (main, named) =
+        constants::replaced(&named_groups::numbered(&pcre::expressions(&places::absolute(main))));
+    let main = &map_targets::expanded(&main);
+    let mut import = Import { named_by_variables: named, ..Import::default() };
     let mut top = Lines::default();
     let (mut blocks, mut sites) = (Lines::default(), Lines::default());
     let nothing: &[Directive] = &[];
@@ -119,6 +119,7 @@ pub fn site_file(main: &[Directive]) -> Imported {
     import.known_upstreams(block);
     import.resolver(block, &mut top);
     import.servers(&chain, &mut top, &mut sites);
+    import.resolver_of_variables(&mut top);
     import.rest(block, &mut top);
     import.rest(main, &mut top);
     if import.buffers_requests {
@@ -157,6 +158,11 @@ struct Import<'d> {
     fates: Fates,
     /// `upstream` blocks.
     upstreams: Vec<&'d Directive>,
+    /// Servers that variables name, and the `resolver` of the places where they are used.
+    named_by_variables: Vec<String>,
+    resolvers: Vec<&'d Directive>,
+    /// Whether other servers have names that nginx looks up when it starts.
+    has_fixed_names: bool,
     /// Upstreams of the site file.
     made: Vec<upstream::Made>,
     /// `limit_req_zone` and `limit_conn_zone`.

@@ -308,8 +308,10 @@ impl<'d> Import<'d> {
         if let Some(host) = proxy_host {
             lines.setting(line("proxy-host", &host));
         }
-        // An application that was not told of HTTPS may make other URLs once it is.
-        if !forwarded.iter().any(|(name, _)| name.eq_ignore_ascii_case("x-forwarded-proto")) {
+        // An application that was not told of HTTPS, or of the client's Host beside another one, may make other URLs once it is.
+        let has = |field: &str| forwarded.iter().any(|(name, _)| name.eq_ignore_ascii_case(field));
+        let keeps_host = !lines.has("proxy-host") || has("x-forwarded-host");
+        if !has("x-forwarded-proto") || !keeps_host {
             lines.setting("x-forwarded off".to_owned());
             for (name, given) in forwarded {
                 lines.setting(format!("request-header set {} {}", value(name), text(given)));

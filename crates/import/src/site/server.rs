@@ -83,14 +83,13 @@ impl<'d> Import<'d> {
         if has_single_addresses(server.inner()) {
             self.maps.push("server_addr".to_owned());
         }
-        let here: Vec<String> = self.addresses.at(at).iter().map(|address| address.text.clone()).collect();
-        let (hosts, names_default) = self.names(server, at, &here, taken, &mut lines);
-        if here.is_empty() {
+        if self.addresses.at(at).is_empty() {
             let why = "it has no address that is supported";
             self.set_place(server);
             self.lost.push(format!("{}: {why}", self.place));
             return self.leave(server, why, sites);
         }
+        let (hosts, names_default) = self.names(server, at, taken, &mut lines);
         if hosts.is_empty() {
             let why = "nginx sends it no requests either: another server has its names, or those without a known name";
             return self.leave(server, why, sites);
@@ -127,11 +126,19 @@ impl<'d> Import<'d> {
         &mut self,
         server: &'d Directive,
         at: usize,
-        here: &[String],
         taken: &mut Vec<(String, String)>,
         lines: &mut Lines,
     ) -> (Vec<String>, bool) {
         let mut hosts = self.hosts(server, lines);
+        if !self.shares_addresses {
+            let is_new =
+                |text: &str, host: &String| !taken.iter().any(|(at, name)| at == text && name == host);
+            self.addresses.retain(at, |text| hosts.iter().any(|host| is_new(text, host)));
+        }
+        let here: Vec<String> = self.addresses.at(at).iter().map(|address| address.text.clone()).collect();
+        if here.is_empty() {
+            return (Vec::new(), false);
+        }
         let is_new = |host: &String| !here.iter().any(|text| taken.contains(&(text.clone(), host.clone())));
         let doubled: Vec<&str> =
             hosts.iter().filter(|host| !is_new(host)).map(|host| host.as_str()).collect();

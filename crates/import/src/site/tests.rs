@@ -133,6 +133,21 @@ fn directives_have_their_words() {
             "route \"/\" { | proxy \"http://a\" | }",
         ),
         (
+            // X-Forwarded-Host would name another host than the one that the application is told of.
+            "location / { proxy_pass http://a; proxy_set_header Host b; proxy_set_header X-Forwarded-Proto $scheme; }",
+            "route \"/\" { | proxy \"http://a\" | proxy-host b | x-forwarded off | request-header set \"X-Forwarded-Proto\" \"$scheme\" | }",
+        ),
+        (
+            "location / { proxy_pass http://a; proxy_set_header Host b; proxy_set_header X-Forwarded-Proto $scheme; \
+             proxy_set_header X-Forwarded-Host $host; }",
+            "route \"/\" { | proxy \"http://a\" | proxy-host b | }",
+        ),
+        (
+            "location images/ { return 200; } location = x { return 200; } location / { return 204; }",
+            "// not converted: location images/ { … }  (nginx.conf:1) no path begins so; an expression needs ~ | \
+             // not converted: location = x { … }  (nginx.conf:1) no path begins so; an expression needs ~ | route \"/\" { | respond 204 | }",
+        ),
+        (
             "location / { proxy_pass https://a:1/b/; proxy_hide_header C; proxy_request_buffering on; proxy_buffering on; proxy_max_temp_file_size 64m; }",
             "route \"/\" { | rewrite-prefix \"/\" \"/b/\" | proxy a-1 | proxy-host \"a:1\" | x-forwarded off | proxy-redirect \"https://a:1/b/\" \"/\" | buffer-response \"64MiB\" | \
              response-header remove \"C\" | }",
@@ -363,6 +378,20 @@ fn upstreams_zones_maps_and_logs() {
     }
 }
 
+/// nginx chooses among the servers of one address. A server may get requests at some of its addresses only.
+#[test]
+fn servers_stay_at_the_addresses_where_they_get_requests() {
+    let of = |text: &str| imported(&format!("http {{ {text} }}")).text;
+    let site = of("server { listen 80 default_server; server_name a.test; return 204; } \
+         server { listen 80; listen 81; server_name a.test; return 201; } \
+         server { listen 80; listen 82; server_name _; return 202; } server { listen 81; server_name _; return 203; }");
+    assert!(site.contains("site \"a.test\" {\n    listen \":80\" default=on\n"), "{site}");
+    assert!(site.contains("site \"a.test\" {\n    listen \":81\" default=on\n    respond 201\n"), "{site}");
+    assert!(site.contains("site \"*\" {\n    listen \":82\"\n    respond 202\n"), "{site}");
+    assert_eq!(site.matches(":80\"").count(), 1, "{site}");
+    assert!(!site.contains("respond 203") && site.contains("nginx sends it no requests either"), "{site}");
+}
+
 /// A response that must not be stored replaces nothing that others get.
 #[test]
 fn responses_for_one_person_are_not_stored_for_others() {
@@ -419,7 +448,7 @@ fn caches_are_converted() {
         ),
         (
             "slice 1m; proxy_cache a; proxy_cache_key $uri$is_args$args$slice_range; proxy_set_header Range $slice_range; \
-             proxy_cache_valid 206 1h; proxy_cache_valid 404 1m;",
+             proxy_cache_valid 206 1h; proxy_cache_valid 404 206 304 416 1m;",
             "        cache \"1h\"\n        cache-valid \"1m\" \"404\"\n        cache-key \"$uri$is_args$args\"\n        cache-slice \"1MiB\"\n\
             \x20       cache-ignore request\n        cache-stale \"0s\"\n        cache-status off\n        x-accel on\n",
         ),

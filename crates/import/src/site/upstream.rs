@@ -32,6 +32,14 @@ fn is_dns_server(text: &str) -> bool {
         || text.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
 }
 
+/// Whether the host of an authority is a name of the DNS.
+fn is_looked_up(authority: &str) -> bool {
+    let has_port = authority.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+    let host = has_port.map_or(authority, |(host, _)| host).trim_matches(['[', ']']);
+    let is_address = host.parse::<std::net::IpAddr>().is_ok() || host.starts_with("unix:");
+    !is_address && host != "localhost"
+}
+
 /// `retry-on` for `proxy_next_upstream`; `None` for the default of both.
 fn retry_on(directive: Option<&Directive>) -> Option<String> {
     let words = directive?.texts();
@@ -66,19 +74,47 @@ impl<'d> Import<'d> {
         }
         let of = |block: &'d [Directive]| block.iter().find(|directive| directive.name == "resolver");
         let own = looking.iter().filter_map(|block| of(block.inner()));
-        for directive in own.chain(of(http)) {
-            let servers: Vec<&str> =
-                directive.texts().into_iter().filter(|text| !text.contains('=')).collect();
-            let setting =
-                format!("resolver {}", servers.iter().map(|it| value(it)).collect::<Vec<_>>().join(" "));
-            if servers.is_empty() || !servers.iter().all(|server| is_dns_server(server)) {
-                self.leave(directive, "a DNS server must be an IP address", top);
-            } else if top.has("resolver") && !top.has_setting(&setting) {
-                self.leave(directive, "only one resolver for all upstreams is supported", top);
+        own.chain(of(http)).for_each(|directive| self.one_resolver(directive, top));
+    }
+
+    fn one_resolver(&mut self, directive: &'d Directive, top: &mut Lines) {
+        let servers: Vec<&str> = directive.texts().into_iter().filter(|text| !text.contains('=')).collect();
+        let setting =
+            format!("resolver {}", servers.iter().map(|it| value(it)).collect::<Vec<_>>().join(" "));
+        if servers.is_empty() || !servers.iter().all(|server| is_dns_server(server)) {
+            self.leave(directive, "a DNS server must be an IP address", top);
+        } else if top.has("resolver") && !top.has_setting(&setting) {
+            self.leave(directive, "only one resolver for all upstreams is supported", top);
+        } else {
+            self.fates.carried(directive);
+            top.setting(setting);
+        }
+    }
+
+    /// The DNS servers of names that stood in variables: nginx looks them up while it runs. A resolver is for all names, so that it is
+    /// written only if there are no others.
+    pub(super) fn resolver_of_variables(&mut self, top: &mut Lines) {
+        for resolver in std::mem::take(&mut self.resolvers) {
+            if self.has_fixed_names && !top.has("resolver") {
+                let why =
+                    "names that nginx looks up at its start need the system's resolver, which looks up all";
+                self.leave(resolver, why, top);
             } else {
-                self.fates.carried(directive);
-                top.setting(setting);
+                self.one_resolver(resolver, top);
             }
+        }
+    }
+
+    /// Notes who looks up the name of a server that is not in an `upstream`.
+    fn note_name(&mut self, authority: &str, chain: &Chain<'d>) {
+        if !is_looked_up(authority) {
+            return;
+        }
+        let resolver = chain.find("resolver").filter(|it| it.word(0) != "off");
+        match resolver.filter(|_| self.named_by_variables.iter().any(|named| named == authority)) {
+            None => self.has_fixed_names = true,
+            Some(resolver) if self.resolvers.iter().any(|known| std::ptr::eq(*known, resolver)) => {}
+            Some(resolver) => self.resolvers.push(resolver),
         }
     }
 
@@ -122,6 +158,14 @@ impl<'d> Import<'d> {
         if is_tls && uses_name && block.is_some() && is_name(authority) {
             // In nginx, the servers of an upstream have its name.
             settings.push(format!("upstream-name {}", value(authority)));
+        }
+        match block {
+            None => self.note_name(authority, chain),
+            Some(block) => {
+                let fixed = block.inner().iter().filter(|it| it.name == "server");
+                let is_fixed = |it: &Directive| is_looked_up(it.word(0)) && !it.texts().contains(&"resolve");
+                self.has_fixed_names |= fixed.into_iter().any(is_fixed);
+            }
         }
         let scheme = if is_tls { "https" } else { "http" };
         if let (None, true) = (block, settings.is_empty()) {

@@ -233,3 +233,28 @@ fn a_variable_names_no_upstream_if_all_are_down() {
     let text = imported(text).text;
     assert!(!text.contains("proxy \"http://$u\"") && text.contains("respond 501"), "{text}");
 }
+
+/// nginx looks up names in variables while it runs, by its own resolver, and all others when it starts.
+#[test]
+fn names_in_variables_are_looked_up_by_the_resolver() {
+    let of = |others: &str, location: &str| {
+        imported(&format!(
+            "http {{ {others} server {{ listen 80; location / {{ resolver 127.0.0.11:53 valid=30s; {location} }} }} }}"
+        ))
+        .text
+    };
+    let named = "set $app photos; set $port 8080; proxy_pass http://$app:$port;";
+    for (others, location, expected) in [
+        ("", named, true),
+        ("upstream u { server 10.0.0.1; }", named, true),
+        ("", "set $backend http://photos:80; proxy_pass $backend;", true),
+        ("", "set $app photos; fastcgi_pass $app:9000;", true),
+        ("", "proxy_pass http://photos:8080;", false),
+        ("", "set $app 10.0.0.1; proxy_pass http://$app:80;", false),
+    ] {
+        let site = of(others, location);
+        assert_eq!(site.contains("resolver \"127.0.0.11:53\""), expected, "{location}\n{site}");
+    }
+    let site = of("server { listen 81; location / { proxy_pass http://other; } }", named);
+    assert!(!site.contains("\nresolver ") && site.contains("need the system's resolver"), "{site}");
+}
