@@ -298,6 +298,7 @@ response-trailer "X-A" "b"
 error-page 404 text="none"
 maintenance on except="127.0.0.1"
 try-files "{F}"
+files-at "/app/"
 allow all
 deny "192.0.2.1"
 satisfy any
@@ -378,7 +379,7 @@ connect-time "3s"
 send-time "3s"
 read-time "3s"
 retries 3
-fastcgi-root "/srv/a" index="a.php" front=off split=".a"
+fastcgi-root "/srv/a" index="a.php" front=off split=".a" at="/a/"
 fastcgi-param "A" "b"
 scgi-param "C" "d"
 uwsgi-param "E" "f"

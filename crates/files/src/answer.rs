@@ -88,7 +88,7 @@ impl Files {
         let tree = tree.load();
         match tree.get(path) {
             Some(Node::File(entry)) => self.file(head, entry, response),
-            Some(Node::Folder) => redirect(head, response),
+            Some(Node::Folder) => redirect_to_folder(head, response),
             Some(Node::Listing(text)) => self.listing(text.clone(), response),
             None if !tree.is_complete() => self.not_seen_yet(head, path, response),
             None => self.missing(request, tree, response),
@@ -202,7 +202,7 @@ impl Files {
         let Some(found) = self.find(path) else { return };
         match found {
             disk::Found::File(entry, opened) => return self.send_as_it_is(head, &entry, &opened, response),
-            disk::Found::Folder => return redirect(head, response),
+            disk::Found::Folder => return redirect_to_folder(head, response),
             disk::Found::Listing(text) => return self.listing(text, response),
             disk::Found::NotNow => return self.refuse_for_now(response),
             disk::Found::Nothing => {}
@@ -404,9 +404,9 @@ fn file_range(opened: &Opened, entry: &Entry, range: Range<u64>) -> FileRange {
     }
 }
 
-/// Redirects to the folder's own path. If slashes were merged for the lookup, the path as sent may start with two
+/// Redirects a request without the slash at the end of its path to the folder. If slashes were merged for the lookup, the path as sent may start with two
 /// slashes, which would name another host.
-fn redirect(head: &Head<'_>, response: &mut Response) {
+pub fn redirect_to_folder(head: &Head<'_>, response: &mut Response) {
     let path = head.path();
     let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
     let mut location = path.get(slashes.saturating_sub(1)..).unwrap_or_default().to_vec();

@@ -54,6 +54,7 @@ use std::time::Duration;
 
 use flatout_engine::Service;
 
+pub use answer::redirect_to_folder;
 pub use hidden::NamePattern;
 
 /// The limit for names of index files: each is looked up in each folder.

@@ -214,6 +214,8 @@ pub struct Cgi {
     /// The folder of the scripts, as the application sees it, without a slash at the end. FastCGI only: the others have one application
     /// for all paths.
     pub root: String,
+    /// The path at which this folder is, without a slash at the end: names of scripts in it are what follows.
+    pub at: String,
     /// The script of a folder.
     pub index: String,
     /// Whether the one in `root` gets all requests that name no script; otherwise they get 404.
@@ -229,6 +231,7 @@ impl Default for Cgi {
     fn default() -> Cgi {
         Cgi {
             root: String::new(),
+            at: String::new(),
             index: "index.php".to_owned(),
             has_front: true,
             split: ".php".to_owned(),

@@ -19,6 +19,7 @@ use super::stub_status;
 use super::suspend::Event;
 use super::upstream_redirect::RedirectRequest;
 use super::worker::{SiteWorker, write_status};
+use flatout_files::redirect_to_folder;
 use flatout_gateway::{Caching, Edits, Finish, Forward, Forwarded, Host, ResponseOrigin};
 use flatout_push::{self as push, Who};
 
@@ -379,6 +380,15 @@ fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) ->
         return FolderReply::File;
     };
     let Some(path) = resolution.file_path() else { return FolderReply::Nothing };
+    let at = context.route.map_or("", |route| route.files_at.as_str());
+    let path = match path.strip_prefix(at.as_bytes()) {
+        Some(rest) if rest.starts_with(b"/") => rest,
+        Some([]) => {
+            redirect_to_folder(&request.head, response);
+            return FolderReply::File;
+        }
+        _ => return FolderReply::Nothing,
+    };
     let reply = match progress.made.take() {
         Some(made) => {
             **response = *made;
@@ -386,9 +396,9 @@ fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) ->
         }
         // The whole file is the page, whatever the request said about ranges and versions.
         None if progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.error.is_some()) => {
-            page(&**folder, request, &path, response)
+            page(&**folder, request, path, response)
         }
-        None => folder.call(detached(request, request.head, &path), response),
+        None => folder.call(detached(request, request.head, path), response),
     };
     match reply {
         Reply::Later(response) => FolderReply::Later(response),

@@ -342,6 +342,9 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
     if let Some(at) = route.try_files {
         lines.line("first", format!("a file in {}", folder(at)));
     }
+    if !route.files_at.is_empty() {
+        lines.line("files at", route.files_at.clone());
+    }
     match &route.action {
         Action::Files(at) => lines.line("files", folder(*at)),
         Action::Proxy(forward) => {

@@ -64,6 +64,7 @@ pub(super) struct ServeOptions {
     pub(super) paths: Option<PathPolicy>,
     pub(super) methods: Vec<String>,
     pub(super) try_files: Option<PathBuf>,
+    pub(super) files_at: String,
     /// Rewrites of this level alone.
     pub(super) rewrites: Vec<Rewrite>,
     /// The number of error pages set at this level: they come before inherited ones.
@@ -234,6 +235,7 @@ impl ServeOptions {
             paths: None,
             methods: Vec::new(),
             try_files: None,
+            files_at: String::new(),
             rewrites: Vec::new(),
             pages_here: 0,
             logs: Vec::new(),

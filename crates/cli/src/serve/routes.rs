@@ -242,6 +242,7 @@ impl Sites {
         }
         route.paths = options.paths.unwrap_or(route.paths);
         route.methods = options.methods;
+        route.files_at = options.files_at;
         route.rewrites = options.rewrites;
         route.rules = options.rules;
         route.rules.trust = Some(options.trust);

@@ -206,7 +206,7 @@ pub(crate) fn add_requests(path: &Path, count_max: usize, vocabulary: &mut Vocab
             };
             let Some(folder) = built.plan.sites.folders.get(*folder) else { continue };
             // If a prefix is removed, files are below it.
-            let is_taken_off = !route.rewrites.is_empty();
+            let is_taken_off = !route.rewrites.is_empty() || !route.files_at.is_empty();
             let below = |file: String| match is_taken_off {
                 true => format!("{}{file}", path.trim_end_matches('/')),
                 false => file,

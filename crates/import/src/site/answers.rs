@@ -5,7 +5,7 @@ use crate::nginx::Directive;
 use super::chain::{Chain, has_below};
 use super::file_tests::file_test;
 use super::location::Path;
-use super::out::{Lines, line, text, value};
+use super::out::{Lines, line, text};
 use super::settings::passes;
 use super::{Import, values};
 
@@ -69,7 +69,10 @@ impl<'d> Import<'d> {
             return;
         }
         if let Some(alias) = chain.find_own("alias") {
-            return self.alias(alias, path, chain, lines);
+            return self.alias(alias, path, chain, named, lines);
+        }
+        if let Some(alias) = Alias::of(chain) {
+            return self.alias_files(&alias, path, chain, named, lines);
         }
         if let Some(outer) = outer_alias(chain) {
             return self.close(
@@ -122,21 +125,17 @@ impl<'d> Import<'d> {
     ) {
         self.serves_files = true;
         if let Some((to, test)) = self.folder_path(chain) {
-            // A file behind the prefix of an alias.
-            let test = match (chain.own().iter().any(|it| it.name == "alias"), path.and_then(Path::prefix)) {
-                (true, Some(prefix)) => {
-                    let rest = format!("$uri.substring({})", prefix.chars().count());
-                    test.map(|test| test.replacen("$uri", &rest, 1))
-                }
-                _ => test,
+            let test = match Alias::of(chain) {
+                Some(alias) => test.map(|test| alias.test(&test)),
+                None => test,
             };
             if test.is_some() {
                 // A folder without that file has no other.
                 lines.setting("index off".to_owned());
             }
             let test = test.map_or_else(String::new, |test| format!(" && {test}"));
-            // The path of an alias is that of a file when its action begins.
-            let is_alias = chain.own().iter().any(|it| it.name == "alias");
+            // The path of such an alias is that of a file when its action begins.
+            let is_alias = chain.own().iter().any(|it| it.name == "alias") && Alias::of(chain).is_none();
             let mut inner = Lines::default();
             inner.setting(match is_alias {
                 true => format!("rewrite \"^\" {} then=route", text(&to)),
@@ -208,9 +207,7 @@ impl<'d> Import<'d> {
         if folder.contains('$') {
             return None;
         }
-        // The path of an alias ends where that of the folder begins.
-        let folder = if own.is_some() { folder } else { folder.trim_end_matches('/') };
-        let test = file_test("-f", &format!("{folder}${{uri}}{name}"), &self.maps)?;
+        let test = file_test("-f", &format!("{}${{uri}}{name}", folder.trim_end_matches('/')), &self.maps)?;
         Some((format!("${{uri}}{name}"), Some(test)))
     }
 
@@ -218,14 +215,16 @@ impl<'d> Import<'d> {
     fn folder_scripts(&self, folder: &str, chain: &Chain<'d>, path: Option<&Path>, lines: &mut Lines) {
         let Some(index) = chain.find("index") else { return };
         // Its path is that of a file when its action begins, and names another script.
-        let has_own_paths =
-            chain.own().iter().any(|it| it.name == "alias") || chain.word("root").contains('$');
+        let alias = Alias::of(chain);
+        let has_own_paths = alias.is_none()
+            && (chain.own().iter().any(|it| it.name == "alias") || chain.word("root").contains('$'));
         if has_own_paths || matches!(path, Some(Path::Named(_))) {
             return self.index_with_script(index, chain, lines);
         }
         let test = |operator: &str, name: &str| {
             let path = format!("{}${{uri}}{name}", folder.trim_end_matches('/'));
-            file_test(operator, &path, &self.maps)
+            let test = file_test(operator, &path, &self.maps)?;
+            Some(alias.as_ref().map_or_else(|| test.clone(), |alias| alias.test(&test)))
         };
         let reroute = |tests: Vec<Option<String>>, to: &str, lines: &mut Lines| {
             let tests: Option<Vec<String>> =
@@ -269,7 +268,14 @@ impl<'d> Import<'d> {
     }
 
     /// A folder that replaces a path.
-    fn alias(&mut self, alias: &'d Directive, path: Option<&Path>, chain: &Chain<'d>, lines: &mut Lines) {
+    fn alias(
+        &mut self,
+        alias: &'d Directive,
+        path: Option<&Path>,
+        chain: &Chain<'d>,
+        named: &[&'d Directive],
+        lines: &mut Lines,
+    ) {
         let folder = alias.word(0);
         if let Some((folder, name)) = file_of(folder, path) {
             self.fates.carried(alias);
@@ -277,13 +283,26 @@ impl<'d> Import<'d> {
             lines.setting(format!("rewrite \"^\" {} then=stop", super::out::text(&format!("/{name}"))));
             return;
         }
-        match path.and_then(Path::prefix) {
-            Some(prefix) if !folder.contains('$') => {
-                self.fates.carried(alias);
-                self.files(folder, Missing::NotFound, chain, path, lines);
-                lines.setting(format!("rewrite-prefix {} \"/\"", value(prefix)));
-            }
-            _ => self.alias_of_request(alias, path, chain, lines),
+        match Alias::of(chain) {
+            Some(alias) => self.alias_files(&alias, path, chain, named, lines),
+            None => self.alias_of_request(alias, path, chain, lines),
+        }
+    }
+
+    /// The files of an alias. The path of requests stays whole.
+    fn alias_files(
+        &mut self,
+        alias: &Alias<'d>,
+        path: Option<&Path>,
+        chain: &Chain<'d>,
+        named: &[&'d Directive],
+        lines: &mut Lines,
+    ) {
+        self.fates.carried(alias.directive);
+        lines.setting(line("files-at", alias.at));
+        match chain.find_own("try_files") {
+            Some(tried) => self.try_files(tried, alias.folder, chain, path, named, lines),
+            None => self.files(alias.folder, Missing::NotFound, chain, path, lines),
         }
     }
 
@@ -308,10 +327,16 @@ impl<'d> Import<'d> {
         {
             return self.lose(tried, &why, lines);
         }
-        let others = match other_files(first, root, &self.maps) {
+        let mut others = match other_files(first, root, &self.maps) {
             Ok(others) => others,
             Err(why) => return self.lose(tried, &why, lines),
         };
+        if let Some(alias) = Alias::of(chain).filter(|_| !others.is_empty()) {
+            if !others.iter().all(|(_, to)| to.starts_with("$uri")) {
+                return self.lose(tried, "with an alias, other files than $uri are not supported", lines);
+            }
+            others.iter_mut().for_each(|(condition, _)| *condition = alias.test(condition));
+        }
         if !others.is_empty() {
             self.serves_files = true;
         }
@@ -402,8 +427,42 @@ fn with_slash(to: &str) -> String {
     if to.starts_with(['/', '@', '$']) { to.to_owned() } else { format!("/{to}") }
 }
 
-/// The alias of an outer location that nginx uses here.
-fn outer_alias<'d>(chain: &Chain<'d>) -> Option<&'d Directive> {
+/// The alias of a place, of its own or of a location around it: the files of a path that begins with `at` are in `folder`.
+pub(super) struct Alias<'d> {
+    directive: &'d Directive,
+    pub(super) folder: &'d str,
+    pub(super) at: &'d str,
+}
+
+impl<'d> Alias<'d> {
+    /// That of a plain path, for a folder without variables.
+    pub(super) fn of(chain: &Chain<'d>) -> Option<Alias<'d>> {
+        let directive = outer_alias(chain)?;
+        let has = |level: &&&'d [Directive]| level.iter().any(|it| std::ptr::eq(it, directive));
+        let level = chain.of_route().iter().find(has)?;
+        let location = super::location::with_content(level, chain.server())?;
+        let path = Path::of(location)?;
+        let prefix = path.prefix().filter(|prefix| prefix.starts_with('/'))?;
+        // It is one of the location's words, behind `^~`.
+        let at = location
+            .texts()
+            .into_iter()
+            .find_map(|text| text.strip_suffix(prefix).map(|how| &text[how.len()..]));
+        let folder = directive.word(0);
+        let is_folder =
+            folder.starts_with('/') && !folder.contains('$') && file_of(folder, Some(&path)).is_none();
+        at.filter(|_| is_folder).map(|at| Alias { directive, folder, at })
+    }
+
+    /// A test of a file with `$uri` in its path, for that of the alias.
+    fn test(&self, test: &str) -> String {
+        let rest = format!("$uri.substring({})", self.at.trim_end_matches('/').chars().count());
+        test.replace("$uri", &rest)
+    }
+}
+
+/// The alias, of its own or of a location around it, that nginx uses here.
+pub(super) fn outer_alias<'d>(chain: &Chain<'d>) -> Option<&'d Directive> {
     let of_folders = chain.of_route().iter().find_map(|level| {
         level.iter().find(|directive| ["root", "alias"].contains(&directive.name.as_str()))
     });

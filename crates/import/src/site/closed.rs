@@ -266,9 +266,13 @@ impl<'d> Import<'d> {
     pub(super) fn unserved_index(&self, chain: &Chain<'d>) -> Option<String> {
         let index = chain.find("index")?;
         let may_be_passed = chain.is_location() && has_below(chain.own(), &PASSES);
-        index.texts().into_iter().find_map(|name| match may_be_passed {
-            true => self.unserved(name, chain),
-            false => self.served_by_location(&path_of(name), chain)?.err(),
+        let base = location::base_of(chain);
+        index.texts().into_iter().find_map(|name| {
+            let path = if name.starts_with('/') { name.to_owned() } else { format!("{base}{name}") };
+            match may_be_passed {
+                true => self.unserved(&path, chain),
+                false => self.served_by_location(&path_of(&path), chain)?.err(),
+            }
         })
     }
 

@@ -348,7 +348,7 @@ fn inner_places_inherit_restrictions() {
         ),
         (
             "location ^~ /a/ { alias /s/; location ~ x { expires 1h; } }",
-            "matches(r'x')\" { | expires \"1h\" | respond 501",
+            "matches(r'x')\" { | expires \"1h\" | files-at \"/a/\" | files \"/s/\" | }",
             "files \"/r\"",
         ),
         (

@@ -44,6 +44,8 @@ const USUAL: [(&str, &[&str]); 22] = [
 /// How a location's requests become scripts.
 struct Scripts {
     root: String,
+    /// The path at which this folder is.
+    at: String,
     index: String,
     /// Whether the index of the folder gets all requests without a script.
     has_front: bool,
@@ -171,7 +173,8 @@ impl<'d> Import<'d> {
     }
 
     fn is_script(&self, index: &str, chain: &Chain<'d>) -> bool {
-        let Some(location) = super::location::choose(&format!("/{index}"), chain.server()) else {
+        let path = format!("{}{index}", super::location::base_of(chain));
+        let Some(location) = super::location::choose(&path, chain.server()) else {
             return false;
         };
         let inner = chain.at_server().within(location.inner());
@@ -184,8 +187,14 @@ impl<'d> Import<'d> {
     /// # Errors
     /// Why not.
     pub(super) fn fastcgi_lost(&self, pass: &Directive, chain: &Chain<'d>) -> Result<(), String> {
-        if chain.own().iter().any(|directive| directive.name == "alias") {
-            return Err("an alias is not supported for scripts".to_owned());
+        if answers::outer_alias(chain).is_some() {
+            let is_known = script_file(chain).is_some_and(|file| match file {
+                "$request_filename" => answers::Alias::of(chain).is_some(),
+                file => !file.contains('$'),
+            });
+            if !is_known {
+                return Err("an alias needs $request_filename as SCRIPT_FILENAME".to_owned());
+            }
         }
         if let Some(why) = self.unsupported(pass.word(0)) {
             return Err(why);
@@ -293,15 +302,27 @@ impl Scripts {
             Some(split) => setting.push_str(&format!(" split={}", text(split))),
             None => setting.push_str(" split=off"),
         }
+        if self.at != "/" {
+            setting.push_str(&format!(" at={}", text(&self.at)));
+        }
         setting
     }
 }
 
-fn scripts(chain: &Chain<'_>, path: Option<&Path>) -> Scripts {
+/// The script that is run.
+fn script_file<'d>(chain: &Chain<'d>) -> Option<&'d str> {
     let params = chain.list(&["fastcgi_param"]);
-    let named =
-        params.iter().rev().find(|param| param.word(0) == "SCRIPT_FILENAME").map(|param| param.word(1));
-    let root = chain.word("root").trim_end_matches('/');
+    params.iter().rev().find(|param| param.word(0) == "SCRIPT_FILENAME").map(|param| param.word(1))
+}
+
+fn scripts(chain: &Chain<'_>, path: Option<&Path>) -> Scripts {
+    let named = script_file(chain);
+    let alias = answers::Alias::of(chain).filter(|_| named == Some("$request_filename"));
+    let (root, at) = match &alias {
+        Some(alias) => (alias.folder, alias.at),
+        None => (chain.word("root"), "/"),
+    };
+    let root = root.trim_end_matches('/');
     let root = if root.starts_with('/') && !root.contains('$') { root } else { NO_FOLDER };
     let index = chain.word("fastcgi_index");
     let index = match index {
@@ -326,7 +347,7 @@ fn scripts(chain: &Chain<'_>, path: Option<&Path>) -> Scripts {
         Some(_) => ending(chain, path),
     };
     let has_front = named.is_some_and(|file| !file.contains('$'));
-    Scripts { root: root.to_owned(), index: index.to_owned(), has_front, split }
+    Scripts { root: root.to_owned(), at: at.to_owned(), index: index.to_owned(), has_front, split }
 }
 
 /// Whether passwords are verified here.

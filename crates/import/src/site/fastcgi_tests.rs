@@ -94,7 +94,43 @@ fn folders_lead_to_their_script() {
     let site = of_server(&text.replace("index.php;", "index.html index.php;"));
     assert!(site.contains("&& !('/srv' + $uri + 'index.html').isFile() && ("), "{site}");
     let site = of_server(&text.replace("location / { }", "location /a/ { alias /b/; }"));
-    assert!(site.contains("route \"/a/\" { | files \"/b/\" | rewrite-prefix"), "{site}");
+    let expected = "route \"/a/\" { | files-at \"/a/\" | when \"path.endsWith('/') && ('/b' + $uri.substring(2) + 'index.php').isFile()\" { | \
+                    reroute \"${uri}index.php?$args\" | } | files \"/b/\" | }";
+    assert!(site.contains(expected), "{site}");
+}
+
+/// An application below a path, in a folder of another name.
+#[test]
+fn scripts_of_an_alias_have_their_whole_path() {
+    let php = "USUAL fastcgi_split_path_info ^(.+\\.php)(/.+)$; fastcgi_pass unix:/run/fpm.sock; \
+               fastcgi_param SCRIPT_FILENAME $request_filename;";
+    let php = php.replace(
+        "USUAL",
+        &USUAL.replace("fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name;", ""),
+    );
+    let imported = imported(&format!(
+        "http {{ server {{ listen 80; location /app/ {{ alias /srv/wiki/; index index.php; try_files $uri $uri/ /app/index.php?$args; \
+         location ~ [^/]\\.php(/|$) {{ {php} }} location ^~ /app/cache/ {{ deny all; }} location ~* \\.png$ {{ expires 1d; }} }} }} }}"
+    ));
+    let site = &imported.text;
+    for expected in [
+        "fastcgi-root \"/srv/wiki\" front=off at=\"/app/\"",
+        "        files-at \"/app/\"\n\n        when \"path.endsWith('/') && ('/srv/wiki' + $uri.substring(4) + 'index.php').isFile()\" {\n            \
+         reroute \"${uri}index.php?$args\"\n        }\n        try-files \"/srv/wiki/\"\n        reroute \"/app/index.php?$args\"\n",
+        "        deny all\n        files-at \"/app/\"\n",
+        "        expires \"1d\"\n        index \"index.php\"\n        files-at \"/app/\"\n        files \"/srv/wiki/\"\n",
+    ] {
+        assert!(site.contains(expected), "{expected}\n{site}");
+    }
+    assert!(!site.contains("respond 501") && !site.contains("not converted:"), "{site}");
+    // The folder would be that of the server, or the path would be there twice.
+    for file in ["$document_root$fastcgi_script_name", "/srv$fastcgi_script_name"] {
+        let php = php.replace("$request_filename", file);
+        let site = of_server(&format!(
+            "root /r; location /app/ {{ alias /srv/wiki/; location ~ \\.php$ {{ {php} }} }}"
+        ));
+        assert!(site.contains("respond 501") && !site.contains("proxy "), "{file}\n{site}");
+    }
 }
 
 /// A parameter that decides what is run or who is asking must not be lost.
@@ -185,7 +221,8 @@ fn pages_behind_a_script_are_index_files_too() {
             missing("index.php"),
             missing("index.html")
         ),
-        "route \"/a/\" { | index \"index.php\" | files \"/b/\"".to_owned(),
+        "('/b' + $uri.substring(2) + 'index.php').isFile()\" { | reroute \"${uri}index.php?$args\""
+            .to_owned(),
     ] {
         assert!(site.contains(&expected), "{expected}\n{site}");
     }

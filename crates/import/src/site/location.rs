@@ -205,6 +205,24 @@ impl Path {
     }
 }
 
+/// The location with this content, in a server or in one of its locations.
+pub(super) fn with_content<'d>(content: &[Directive], block: &'d [Directive]) -> Option<&'d Directive> {
+    block.iter().filter(|it| it.name == "location").find_map(|location| {
+        match std::ptr::eq(location.inner(), content) {
+            true => Some(location),
+            false => with_content(content, location.inner()),
+        }
+    })
+}
+
+/// The path in front of names in the folders of a place, with a slash at its end.
+pub(super) fn base_of(chain: &Chain<'_>) -> String {
+    let location = with_content(chain.own(), chain.server());
+    let path = location.and_then(Path::of);
+    let prefix = path.as_ref().and_then(Path::prefix).filter(|prefix| prefix.ends_with('/'));
+    prefix.unwrap_or("/").to_owned()
+}
+
 /// The location of these that nginx chooses for a path: an exact one, an expression, or the longest prefix.
 pub(super) fn choose<'d>(uri: &str, block: &'d [Directive]) -> Option<&'d Directive> {
     let all: Vec<(&'d Directive, Path)> = block

@@ -286,7 +286,7 @@ impl<'d> Import<'d> {
                 // It is sent for requests in early data, and for no others.
                 "early-data" if given == "$ssl_early_data" => {}
                 // The server frames bodies itself.
-                "content-length" | "transfer-encoding" | "trailer" => {
+                "content-length" | "transfer-encoding" | "trailer" | "proxy-connection" => {
                     if !given.is_empty() {
                         self.leave(directive, "fields of the connection cannot be set", lines);
                     }

@@ -117,6 +117,15 @@ pub(super) fn origin(chain: &Chain<'_>) -> Option<String> {
     })
 }
 
+/// Whether a block has locations that come before expressions.
+fn comes_before_patterns(block: &[Directive]) -> bool {
+    block.iter().filter(|it| it.name == "location").any(|location| {
+        let is_before =
+            matches!(Path::of(location), Some(Path::Exact(_) | Path::Prefix { before_patterns: true, .. }));
+        is_before || comes_before_patterns(location.inner())
+    })
+}
+
 /// How a `rewrite` to this URL is confined to the requests of its location.
 fn confined(path: &Path, pattern: &str, to: &str) -> Confined {
     if let Some(all) = whole_path(pattern, to) {
@@ -208,12 +217,12 @@ impl<'d> Import<'d> {
     /// Why it cannot be converted.
     fn conditional_redirect(
         &self,
-        location: &Path,
+        location: Option<&Path>,
         pattern: &str,
         redirect: &Redirect,
         lines: &Lines,
     ) -> Result<Vec<(String, Lines)>, &'static str> {
-        if matches!(location, Path::Named(_)) {
+        if matches!(location, Some(Path::Named(_))) {
             return Err("conditional redirects are not supported in a named location");
         }
         if lines.has("rewrite") {
@@ -346,11 +355,16 @@ impl<'d> Import<'d> {
                     None => (to, true),
                 };
                 let redirect = |to: &str| Redirect { to: to.to_owned(), status, keeps_query };
-                let confined = location.map_or(Confined::Route, |path| confined(path, pattern, &to));
-                // In a location it has a place among the rules of that.
-                let placed = location
-                    .ok_or("it is in no location")
-                    .and_then(|path| self.conditional_redirect(path, pattern, &redirect(&to), lines));
+                let confined = match location {
+                    Some(path) => confined(path, pattern, &to),
+                    None => whole_path(pattern, &to).map_or(Confined::Route, Confined::All),
+                };
+                // In a location it has a place among the rules of that. In a server it comes before all locations; a route comes before
+                // expressions and plain paths only.
+                let placed = match location {
+                    None if !comes_before_patterns(chain.own()) => Err("a route comes first here"),
+                    _ => self.conditional_redirect(location, pattern, &redirect(&to), lines),
+                };
                 match (confined, placed) {
                     (Confined::All(to), _) => {
                         redirects.all = Some(redirect(&to));

@@ -183,7 +183,11 @@ impl<'d> Import<'d> {
         let has_rest = server.inner().iter().any(|directive| {
             directive.name == "location" && Path::of(directive).is_some_and(|path| path.prefix() == Some("/"))
         });
-        if has_return || !has_rest {
+        // It comes before all locations, as `return` does.
+        let is_redirected = redirects.all.is_some();
+        if let Some(redirect) = redirects.all {
+            redirect.write(false, lines);
+        } else if has_return || !has_rest {
             self.set_place(server);
             self.action_of_server(chain, http, &named, lines);
         } else if let Some(root) = chain.find_own("root") {
@@ -195,9 +199,10 @@ impl<'d> Import<'d> {
             redirect.write(false, &mut inner);
             lines.block(&[], head, inner);
         }
-        if has_return {
+        if has_return || is_redirected {
+            let first = if is_redirected { "rewrite" } else { "return" };
             for location in server.inner().iter().filter(|directive| directive.name == "location") {
-                self.leave(location, "`return` of its server applies first", lines);
+                self.leave(location, &format!("`{first}` of its server applies first"), lines);
             }
         } else {
             self.locations(server.inner(), &levels, &named, lines);

@@ -45,9 +45,8 @@ fn directives_have_their_words() {
         ),
         (
             "location /a/ { alias /r/; index $host.html; }",
-            "route \"/a/\" { | index off | when \"path.endsWith('/') && ('/r/' + $uri.substring(3) + $host + '.html').isFile()\" { | \
-             rewrite \"^\" \"${uri}$host.html\" then=route | } | files \"/r/\" | \
-             rewrite-prefix \"/a/\" \"/\" | }",
+            "route \"/a/\" { | files-at \"/a/\" | index off | when \"path.endsWith('/') && ('/r' + $uri.substring(2) + $host + '.html').isFile()\" { | \
+             reroute \"${uri}$host.html?$args\" | } | files \"/r/\" | }",
         ),
         (
             "root /r; autoindex on; autoindex_format json; max_ranges 2;",
@@ -153,8 +152,14 @@ fn directives_have_their_words() {
              response-header remove \"C\" | }",
         ),
         (
+            "location /a/ { alias /s/; try_files $uri =404; } location /b/ { alias /s/; try_files $uri $uri/ @app; } \
+             location @app { proxy_pass http://a; }",
+            "route \"/a/\" { | files-at \"/a/\" | index off | files \"/s/\" | } | route \"/b/\" { | files-at \"/b/\" | \
+             try-files \"/s/\" | proxy \"http://a\" | proxy-host a | x-forwarded off | }",
+        ),
+        (
             "location /i/ { alias /s/; } location ~ ^/x { alias /y; }",
-            "route \"/i/\" { | files \"/s/\" | rewrite-prefix \"/i/\" \"/\" | } | route \"^/x\" match=regex { | \
+            "route \"/i/\" { | files-at \"/i/\" | files \"/s/\" | } | route \"^/x\" match=regex { | \
              // not converted: alias /y;  (nginx.conf:1) it needs a folder, and a group or a variable behind it | \
              respond 501 \"not converted\" | }",
         ),
@@ -376,6 +381,19 @@ fn upstreams_zones_maps_and_logs() {
     ] {
         assert!(imported.text.contains(expected), "{expected}\n{}", imported.text);
     }
+}
+
+/// A redirect of a server comes before all its locations, exact ones included.
+#[test]
+fn redirects_of_a_server_come_before_its_locations() {
+    let site = of_server("location = /a { return 200; } rewrite ^ https://b.test$request_uri? permanent;");
+    assert!(site.contains("redirect \"https://b.test$request_uri\" status=301"), "{site}");
+    assert!(!site.contains("route ") && site.contains("`rewrite` of its server applies first"), "{site}");
+    let exact = of_server("rewrite ^/old/(.*)$ /new/$1 permanent; location = /old/a { return 200; }");
+    let expected = "when \"$uri.matches(r'^/old/(.*)$')\" { | set redirect_1 expr=\"$uri.extract(r'^/old/(.*)$')\" | redirect ";
+    assert!(exact.contains(expected) && !exact.contains("route \"^/old"), "{exact}");
+    let plain = of_server("rewrite ^/old/(.*)$ /new/$1 permanent; location /old/ { return 200; }");
+    assert!(plain.starts_with("route \"^/old/(.*)$\" match=regex"), "{plain}");
 }
 
 /// nginx chooses among the servers of one address. A server may get requests at some of its addresses only.

@@ -150,7 +150,8 @@ fn parameters(job: &Job, protocol: Protocol, plan: &Cgi) -> Result<Vec<u8>, Unse
     params.add("PATH_INFO", &script.path_info);
     if protocol == Protocol::FastCgi {
         params.add("DOCUMENT_ROOT", plan.root.as_bytes());
-        params.add("SCRIPT_FILENAME", &[plan.root.as_bytes(), &script.name].concat());
+        let below = script.name.strip_prefix(plan.at.as_bytes()).unwrap_or(&script.name);
+        params.add("SCRIPT_FILENAME", &[plan.root.as_bytes(), below].concat());
         // PHP that was built to run behind a redirect refuses requests without it.
         params.add("REDIRECT_STATUS", b"200");
     }
@@ -263,8 +264,10 @@ fn fields(lines: &[u8], are_params: bool) -> Vec<(String, Vec<u8>)> {
 /// Chooses the script: the one in the path, the index of a folder, or the front controller, if there is one. Where the files are on
 /// this machine, a script that is not there never gets the request: the application might run a part of its path instead.
 fn script(path: &[u8], plan: &Cgi, is_file: impl Fn(&str) -> bool, is_here: bool) -> Option<Script> {
+    path.strip_prefix(plan.at.as_bytes()).filter(|below| below.starts_with(b"/"))?;
     let exists = |name: &[u8]| {
-        let name = std::str::from_utf8(name).unwrap_or("\0");
+        let below = name.strip_prefix(plan.at.as_bytes()).unwrap_or_default();
+        let name = std::str::from_utf8(below).unwrap_or("\0");
         !is_here || is_file(&format!("{}{name}", plan.root))
     };
     let end = end_of_script(path, plan.split.as_bytes());
@@ -281,7 +284,7 @@ fn script(path: &[u8], plan: &Cgi, is_file: impl Fn(&str) -> bool, is_here: bool
             return Some(Script { name, path_info: Vec::new() });
         }
     }
-    let front = || Script { name: [b"/", plan.index.as_bytes()].concat(), path_info: Vec::new() };
+    let front = || Script { name: format!("{}/{}", plan.at, plan.index).into_bytes(), path_info: Vec::new() };
     plan.has_front.then(front)
 }
 

@@ -56,6 +56,8 @@ pub(crate) struct CompiledRoute {
     /// The route's expression, if a text uses its captures.
     pub(crate) captures: Option<Regex>,
     pub(crate) try_files: Option<usize>,
+    /// The path at which the folder is, without a slash at the end.
+    pub(crate) files_at: String,
     /// That folder has no index files and no listings: its folders are not there.
     pub(crate) tries_files_only: bool,
     /// What is in front of the path in redirects of folders.
@@ -170,7 +172,7 @@ pub(super) fn is_alike(one: &plan::Route, other: &plan::Route) -> bool {
     has_same_upstream
         && one.rules == other.rules
         && one.rewrites == other.rewrites
-        && one.try_files == other.try_files
+        && (one.try_files, &one.files_at) == (other.try_files, &other.files_at)
         && one.upstream_name == other.upstream_name
         && one.names_server == other.names_server
         && one.named_upstreams == other.named_upstreams
@@ -269,6 +271,7 @@ impl CompiledRoute {
             response,
             captures: expression.filter(|_| uses_captures),
             try_files: route.try_files,
+            files_at: route.files_at.clone(),
             tries_files_only,
             redirect_origin,
             upstream_name,

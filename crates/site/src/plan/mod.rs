@@ -209,6 +209,8 @@ pub struct Route {
     pub named_upstreams: Option<Vec<String>>,
     /// A folder whose files are tried for GET and HEAD before `action`; the index in [`Plan::folders`].
     pub try_files: Option<usize>,
+    /// The path at which the folder of `try_files` or `action` is, without a slash at the end: names of files are what follows it.
+    pub files_at: String,
     /// The action.
     pub action: Action,
 }
@@ -371,6 +373,7 @@ impl Route {
             names_server: false,
             named_upstreams: None,
             try_files: None,
+            files_at: String::new(),
             action,
         }
     }

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::super::plan::{Access, PathPolicy, Peers, Rewrite, RewriteFrom, Then, Verdict};
 use super::*;
+use flatout_gateway::Forward;
 
 fn denied(mut route: Route) -> Route {
     route.rules.access = vec![Access { verdict: Verdict::Deny, peers: Peers::All }];
@@ -286,6 +287,49 @@ fn rewrites_do_not_escape_their_prefix() {
         assert_eq!(client.get(target).status, 400, "{target}");
     }
     assert_eq!(client.get("/api/../x").status, 404);
+}
+
+/// The folder of `files` and `try-files` may be at another path than `/`; the rest of the route sees the whole one.
+#[test]
+fn folders_are_at_their_path() {
+    let folder =
+        Folder::new("files-at", &[("a.txt", "a"), ("sub/index.html", "sub"), ("app/a.txt", "inner")]);
+    let at = |path: &str, action: Action| Route {
+        files_at: "/app".to_owned(),
+        ..Route::new(
+            PathMatch::Prefix { path: path.to_owned(), segments: false, before_patterns: false },
+            action,
+        )
+    };
+    let files = at("/app", Action::Files(0));
+    let mut plan = plan_of(vec![files]);
+    plan.folders.push(folder.plan());
+    let client = TestClient::new(&plan);
+    for (target, status, body) in [
+        ("/app/a.txt", 200, "a"),
+        ("/app/sub/", 200, "sub"),
+        ("/app/app/a.txt", 200, "inner"),
+        ("/app/%61.txt", 200, "a"),
+    ] {
+        let answer = client.get(target);
+        assert_eq!((answer.status, answer.body.as_str()), (status, body), "{target}");
+    }
+    for target in ["/app/none", "/appa.txt", "/application/a.txt", "/app..txt"] {
+        assert_eq!(client.get(target).status, 404, "{target}");
+    }
+    for (target, location) in [("/app?q", "/app/?q"), ("/app/sub", "/app/sub/")] {
+        let answer = client.get(target);
+        let expected = format!("Location: {location}\r\n");
+        assert!(answer.status == 301 && answer.fields.contains(&expected), "{target} {answer:?}");
+    }
+    let mut tried = at("/app", Action::Proxy(Forward::to(0)));
+    tried.try_files = Some(0);
+    let mut plan = plan_of(vec![tried]);
+    plan.folders.push(folder.plan());
+    let client = TestClient::new(&plan);
+    assert_eq!(client.get("/app/a.txt").body, "a");
+    client.get("/app/x?q");
+    assert_eq!(client.last_sent().target, "/app/x?q");
 }
 
 #[test]

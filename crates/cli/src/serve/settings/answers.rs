@@ -434,7 +434,33 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         },
         ..ROUTES
     },
+    ServeSetting {
+        name: "files-at",
+        value: "PATH",
+        default: "/",
+        help: "the path at which the folder of files or try-files is: with /app/, /app/a.png is a.png in it, and all else continues \
+               with the whole path",
+        set: |options, given| {
+            options.files_at = files_at(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
 ];
+
+/// The path of a folder, without the slash at its end.
+pub(in crate::serve) fn files_at(text: &str) -> Result<String, String> {
+    let at = text.trim_end_matches('/');
+    let is_normal = at.is_empty()
+        || at.starts_with('/')
+            && !at.contains("//")
+            && !at.contains(['%', '?', '#'])
+            && !at.split('/').any(|part| part == "." || part == "..");
+    match text.starts_with('/') && is_normal {
+        true => Ok(at.to_owned()),
+        false => Err(format!("got `{text}`, need a path such as /app/, in its decoded form")),
+    }
+}
 
 fn rewrite(options: &mut ServeOptions, given: &Values, from: RewriteFrom) -> Result<(), Refused> {
     let then = match given.key("then") {

@@ -10,6 +10,7 @@ use flatout_proxy::{
 use crate::serve::options::ServeOptions;
 use crate::serve::parse;
 use crate::serve::setting::{KEY, Key, ServeSetting, SettingScope, UPSTREAMS};
+use crate::serve::settings::answers::files_at;
 use crate::serve::settings::health::{eject_outliers, health_check};
 use crate::serve::settings::tls::{CRL, PASSWORDS, identity};
 use crate::serve::values::{Refused, Values};
@@ -135,6 +136,12 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
                 default: ".php",
                 help: "the script ends with the first segment that ends so; what follows is PATH_INFO; off: the whole path names the \
                        script",
+            },
+            Key {
+                name: "at",
+                value: "PATH",
+                default: "/",
+                help: "the path at which DIR is, as in files-at: with /app/, /app/a.php is a.php in it; other paths get 404",
             },
         ],
         default: "",
@@ -604,6 +611,11 @@ fn fastcgi_root(options: &mut ServeOptions, given: &Values) -> Result<(), Refuse
     };
     let fastcgi = &mut options.upstream.cgi;
     fastcgi.root = root.trim_end_matches('/').to_owned();
+    fastcgi.at = files_at(given.key("at").unwrap_or("/")).map_err(|message| Refused {
+        key: Some("at"),
+        message,
+        ..Refused::default()
+    })?;
     fastcgi.index = match name("index", "index.php")?.as_str() {
         "off" => String::new(),
         index => index.to_owned(),

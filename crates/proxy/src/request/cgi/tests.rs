@@ -68,6 +68,39 @@ fn without_a_front_controller_a_path_names_its_script() {
     assert_eq!((&elsewhere.name[..], &elsewhere.path_info[..]), (&b"/any/path"[..], &b""[..]));
 }
 
+/// The folder of an application that is not at `/`.
+#[test]
+fn scripts_below_a_path_are_in_its_folder() {
+    let plan = Cgi { root: "/srv/wiki".to_owned(), at: "/app".to_owned(), ..Cgi::default() };
+    let files = ["/srv/wiki/index.php", "/srv/wiki/a.php", "/srv/wiki/app/b.php"];
+    for (path, name, path_info) in [
+        ("/app/a.php/x", Some("/app/a.php"), "/x"),
+        ("/app/", Some("/app/index.php"), ""),
+        ("/app/none", Some("/app/index.php"), ""),
+        ("/app/app/b.php", Some("/app/app/b.php"), ""),
+        // Not below the path.
+        ("/a.php", None, ""),
+        ("/app", None, ""),
+        ("/application/a.php", None, ""),
+    ] {
+        let found = script(path.as_bytes(), &plan, |file| files.contains(&file), true);
+        let found = found.map(|script| (script.name, script.path_info));
+        let expected = name.map(|name| (name.as_bytes().to_vec(), path_info.as_bytes().to_vec()));
+        assert_eq!(found, expected, "{path}");
+    }
+    let upstream = FixedTable::new(vec![()], ()).id(0).unwrap();
+    let head = b"GET /app/a.php?q HTTP/1.1\r\nHost: t\r\n".to_vec();
+    let plan = Cgi { root: "/none/wiki".to_owned(), ..plan };
+    let pairs =
+        parameters(&Job::new(upstream, 0, Receiver::nobody(), head), Protocol::FastCgi, &plan).unwrap();
+    let mut sent = Vec::new();
+    for (name, value) in [("SCRIPT_NAME", "/app/a.php"), ("SCRIPT_FILENAME", "/none/wiki/a.php")] {
+        sent.clear();
+        fastcgi::write_param(name.as_bytes(), value.as_bytes(), &mut sent);
+        assert!(pairs.windows(sent.len()).any(|part| part == sent), "{name}");
+    }
+}
+
 #[test]
 fn heads_become_parameters() {
     let upstream = FixedTable::new(vec![()], ()).id(0).unwrap();
