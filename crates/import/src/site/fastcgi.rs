@@ -131,8 +131,10 @@ impl<'d> Import<'d> {
             return Ok(());
         }
         // A script that is not there gets no request here either.
+        let own_path = path.and_then(Path::exact);
         let tries = |directive: &&Directive| {
-            let tries_script = ["$uri", "$fastcgi_script_name"].contains(&directive.word(0));
+            let tries_script = ["$uri", "$fastcgi_script_name"].contains(&directive.word(0))
+                || own_path == Some(directive.word(0));
             (directive.name == "try_files" && tries_script && directive.words.len() == 2)
                 || is_script_test(directive)
         };
@@ -323,6 +325,8 @@ fn scripts(chain: &Chain<'_>, path: Option<&Path>) -> Scripts {
         None => (chain.word("root"), "/"),
     };
     let root = root.trim_end_matches('/');
+    let is_page = named.is_some_and(|file| file.contains('$')) && path.is_some_and(names_no_file);
+    let root = if is_page { NO_FOLDER } else { root };
     let root = if root.starts_with('/') && !root.contains('$') { root } else { NO_FOLDER };
     let index = chain.word("fastcgi_index");
     let index = match index {
@@ -335,6 +339,7 @@ fn scripts(chain: &Chain<'_>, path: Option<&Path>) -> Scripts {
             Some((folder, name)) if folder.starts_with('/') && !name.is_empty() => (folder, name),
             _ => (root, index),
         },
+        Some(_) if is_page => (root, index),
         Some(given) => (folder(given).filter(|folder| folder.starts_with('/')).unwrap_or(root), index),
         None => (NO_FOLDER, index),
     };
@@ -342,12 +347,27 @@ fn scripts(chain: &Chain<'_>, path: Option<&Path>) -> Scripts {
         None => None,
         // One script for all paths.
         Some(file) if !file.contains('$') => Some(".php".to_owned()),
+        _ if is_page => None,
         // A script whose whole path is there.
         Some(_) if chain.own().iter().any(tries_path) => None,
         Some(_) => ending(chain, path),
     };
     let has_front = named.is_some_and(|file| !file.contains('$'));
     Scripts { root: root.to_owned(), at: at.to_owned(), index: index.to_owned(), has_front, split }
+}
+
+/// Whether all paths of a location are pages of the application itself, such as its status, and no files of scripts: `/fpm-status`,
+/// `^/(status|ping)$`.
+fn names_no_file(path: &Path) -> bool {
+    match (path.exact(), path.pattern()) {
+        (Some(exact), _) => !exact.contains('.') && !exact.ends_with('/'),
+        (None, Some((pattern, _))) => {
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_()|?:".contains(&byte);
+            let inner = pattern.strip_prefix("^/").and_then(|rest| rest.strip_suffix('$'));
+            inner.is_some_and(|inner| inner.bytes().all(is_plain))
+        }
+        (None, None) => false,
+    }
 }
 
 /// Whether passwords are verified here.

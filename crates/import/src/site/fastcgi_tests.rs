@@ -227,3 +227,25 @@ fn pages_behind_a_script_are_index_files_too() {
         assert!(site.contains(&expected), "{expected}\n{site}");
     }
 }
+
+/// Pages of php-fpm itself have no file: the folder of the site must not decide whether they are there.
+#[test]
+fn pages_of_the_application_itself_need_no_script() {
+    for (location, is_page) in [
+        ("= /fpm-status", true),
+        ("~ ^/(status|ping)$", true),
+        ("= /index.php", false),
+        ("~ ^/(status|ping)", false),
+        ("~ ^/(index|get)\\.php$", false),
+        ("/status", false),
+    ] {
+        let upstream =
+            upstream(&format!("location {location} {{ {USUAL} fastcgi_pass unix:/run/fpm.sock; }}"));
+        let expected = "fastcgi-root \"/nonexistent\" front=off split=off";
+        assert_eq!(upstream.contains(expected), is_page, "{location}\n{upstream}");
+    }
+    let site = of_server(&format!(
+        "root /srv; location = /auto.php {{ {USUAL} try_files /auto.php =404; fastcgi_pass unix:/run/fpm.sock; }}"
+    ));
+    assert!(site.contains("proxy fpm") && !site.contains("not converted"), "{site}");
+}

@@ -218,6 +218,12 @@ impl<'d> Import<'d> {
         if !self.have_logs(http) {
             self.logs(http, top);
         }
+        let mut servers = http.own().iter().filter(|it| it.name == "server");
+        if servers.all(|server| has_log(server.inner())) {
+            // All servers have others in their place.
+            let logs = http.own().iter().filter(|it| it.name == "access_log");
+            logs.for_each(|log| self.fates.needless(log));
+        }
     }
 
     /// Whether each server has the logs of `http`, or its own: one of them does, or a format has what differs between servers.

@@ -1,9 +1,11 @@
-//! `proxy_pass` to a variable whose values are URLs in a `map`: it is written as an `if` for each of them, so that upstreams stand where
-//! they are used.
+//! `proxy_pass` to a variable whose values are URLs, in a `map` or of several `set`: it is written as an `if` for each of them, so that
+//! upstreams stand where they are used.
 
 use std::collections::HashMap;
 
 use crate::nginx::{Directive, Word};
+
+use super::constants::is_used;
 
 /// URLs of one map; with more it is left as it is.
 const URLS_MAX: usize = 32;
@@ -17,11 +19,52 @@ pub(super) fn expanded(main: &[Directive]) -> Vec<Directive> {
     for http in main.iter_mut().filter(|directive| directive.name == "http") {
         let Some(block) = &mut http.block else { continue };
         let maps: HashMap<String, Urls> = block.iter().filter_map(urls).collect();
-        if !maps.is_empty() {
-            expand(block, &maps);
-        }
+        expand(block, &maps);
     }
     main
+}
+
+/// Whether a text is the URL of a server, without a path.
+fn is_url(text: &str) -> bool {
+    let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    authority.is_some_and(|authority| !authority.is_empty() && !authority.contains(['$', '/', '\'']))
+}
+
+/// `set $app URL; if (…) { set $app OTHER; } proxy_pass $app;`: the last `set` that applies has the requests, and so has the last `if`
+/// with a `proxy_pass`.
+fn expand_sets(block: &mut Vec<Directive>) {
+    let Some(at) = block.iter().position(|it| it.name == "proxy_pass" && it.word(0).starts_with('$')) else {
+        return;
+    };
+    let Some(pass) = block.get(at).cloned() else { return };
+    let variable = pass.word(0);
+    let name = variable.trim_start_matches('$').trim_matches(['{', '}']);
+    let sets = |it: &Directive| it.name == "set" && it.word(0).trim_start_matches('$') == name;
+    let of_if = |it: &Directive| match it.inner() {
+        [only] if it.name == "if" && sets(only) && is_url(only.word(1)) => Some(only.word(1).to_owned()),
+        _ => None,
+    };
+    // The first one is for all requests.
+    let usual = block.iter().find(|it| is_used(it, name) || sets(it));
+    let Some(usual) = usual.filter(|it| sets(it) && is_url(it.word(1))).map(|it| it.word(1).to_owned())
+    else {
+        return;
+    };
+    let is_known = |(index, it): (usize, &Directive)| {
+        index == at || of_if(it).is_some() || (sets(it) && it.word(1) == usual) || !is_used(it, name)
+    };
+    let has_one_usual = block.iter().filter(|it| sets(it)).count() == 1;
+    if !has_one_usual || !block.iter().enumerate().all(is_known) {
+        return;
+    }
+    let to = |url: &str| Directive { words: vec![word(url)], comments: Vec::new(), ..pass.clone() };
+    for directive in block.iter_mut() {
+        if let Some(url) = of_if(directive) {
+            directive.block = Some(vec![to(&url)]);
+        }
+    }
+    block[at] = to(&usual);
+    block.retain(|it| !sets(it));
 }
 
 /// The variable and the URLs of a map with nothing else in it.
@@ -30,8 +73,7 @@ fn urls(map: &Directive) -> Option<(String, Urls)> {
     let (mut usual, mut others) = (None, Vec::new());
     for case in map.inner().iter().filter(|case| !["volatile", "hostnames"].contains(&case.name.as_str())) {
         let url = case.word(0).to_owned();
-        let authority = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
-        if authority.is_empty() || authority.contains(['$', '/', '\'']) {
+        if !is_url(&url) {
             return None;
         }
         match case.name.as_str() {
@@ -46,6 +88,7 @@ fn urls(map: &Directive) -> Option<(String, Urls)> {
 }
 
 fn expand(block: &mut Vec<Directive>, maps: &HashMap<String, Urls>) {
+    expand_sets(block);
     let found = block.iter().position(|it| it.name == "proxy_pass" && it.word(0).starts_with('$'));
     if let Some(at) = found
         && let Some(pass) = block.get_mut(at)

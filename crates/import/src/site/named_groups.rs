@@ -86,6 +86,9 @@ fn number(directive: &mut Directive) {
     let is_any_case = directive.word(0).starts_with("~*");
     let own = directive.words.last().map_or_else(String::new, |word| word.text.clone());
     let own = own.trim_start_matches(['~', '*']).to_owned();
+    if directive.name == "rewrite" {
+        number_own_groups(directive);
+    }
     let Some(inner) = &mut directive.block else { return };
     if names.iter().any(|name| !name.is_empty()) {
         let own = if is_any_case { format!("(?i){own}") } else { own };
@@ -95,6 +98,14 @@ fn number(directive: &mut Directive) {
         inner.iter_mut().for_each(|inner| replace(inner, &names));
     }
     inner.iter_mut().for_each(number);
+}
+
+/// `rewrite ^/page/(?<id>.*) /page.php?id=$id`.
+fn number_own_groups(rewrite: &mut Directive) {
+    if let [pattern, to, ..] = &mut rewrite.words[..] {
+        let names: Vec<String> = groups(&pattern.text).map(|group| group.name.to_owned()).collect();
+        to.text = substituted(&to.text, &names);
+    }
 }
 
 /// `rewrite ^ /page?id=$id`, where the group is one of the location: it has the location's expression, which finds all its paths.

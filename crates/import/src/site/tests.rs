@@ -778,3 +778,24 @@ fn a_named_group_of_a_server_name_is_a_variable() {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
 }
+
+#[test]
+fn groups_of_a_rewrite_may_have_names() {
+    let site = of_server(
+        "location / { root /r; rewrite ^/_export/(?<how>[^/]+)/(?P<id>.*) /doku.php?do=export_$how&id=${id} last; }",
+    );
+    assert!(site.contains("\"/doku.php?do=export_$1&id=$2\" then=route"), "{site}");
+    assert!(!site.contains("not converted"), "{site}");
+}
+
+/// Logs of `http` that each server replaces.
+#[test]
+fn logs_that_no_server_has_are_not_missed() {
+    let of = |servers: &str| imported(&format!("http {{ access_log /a; {servers} }}"));
+    let own = of(
+        "server { listen 80; access_log off; return 204; } server { listen 81; access_log /b; return 204; }",
+    );
+    assert!(own.left == 0 && !own.text.contains("access-log \"/a\""), "{}", own.text);
+    let one = of("server { listen 80; access_log off; return 204; } server { listen 81; return 204; }");
+    assert!(one.text.contains("access-log \"/a\""), "{}", one.text);
+}

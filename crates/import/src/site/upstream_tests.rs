@@ -258,3 +258,25 @@ fn names_in_variables_are_looked_up_by_the_resolver() {
     let site = of("server { listen 81; location / { proxy_pass http://other; } }", named);
     assert!(!site.contains("\nresolver ") && site.contains("need the system's resolver"), "{site}");
 }
+
+/// The last `set` that applies has the requests.
+#[test]
+fn urls_that_conditions_choose_are_routes() {
+    let site = of_server(
+        "location / { set $to http://ui; if ($http_accept = application/ld+json) { set $to http://api; } \
+         if ($request_method = POST) { set $to http://api; } proxy_set_header Host $host; proxy_pass $to; }",
+    );
+    let json = site.find("when=\"$http_accept == 'application/ld+json'\" { | proxy \"http://api\"");
+    let post = site.find("when=\"$request_method == 'POST'\" { | proxy \"http://api\"");
+    let usual = site.find("route \"/\" { | proxy \"http://ui\"");
+    assert!(post.is_some() && post < json && json < usual, "{site}");
+    assert!(!site.contains("respond 501"), "{site}");
+    for lost in [
+        "if ($arg_a) { set $to http://a; } set $to http://ui; proxy_pass $to;",
+        "set $to http://ui; if ($arg_a) { set $to http://$host; } proxy_pass $to;",
+        "set $to http://ui; if ($arg_a) { set $to http://a; } add_header X $to; proxy_pass $to;",
+    ] {
+        let site = of_server(&format!("location / {{ {lost} }}"));
+        assert!(site.contains("respond 501") && !site.contains("proxy \"http://ui\""), "{lost}\n{site}");
+    }
+}
