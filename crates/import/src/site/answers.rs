@@ -318,6 +318,9 @@ impl<'d> Import<'d> {
         let texts = tried.texts();
         let Some((last, first)) = texts.split_last() else { return };
         let tries = |text: &str| first.contains(&text);
+        if texts == ["$uri/", "=404"] && self.only_folders_with_script(tried, root, chain, lines) {
+            return;
+        }
         if !tries("$uri") && (tries("$uri/") || tries("$uri/index.html")) {
             // The site file has no folders without their files.
             return self.lose(tried, "without $uri, a folder cannot be tried", lines);
@@ -393,6 +396,31 @@ impl<'d> Import<'d> {
             return self.files(root, Missing::Closed(format!("try_files {last}")), chain, path, lines);
         }
         self.reroute(root, last, lines);
+    }
+
+    /// `try_files $uri/ =404` where the index is a script: folders go to that, with or without the slash, and there is nothing else.
+    fn only_folders_with_script(
+        &mut self,
+        tried: &'d Directive,
+        root: &str,
+        chain: &Chain<'d>,
+        lines: &mut Lines,
+    ) -> bool {
+        let Some((script, before)) = self.script_index(chain) else { return false };
+        let names = chain.find("index").map_or(0, |index| index.words.len());
+        if !before.is_empty() || names != 1 || Alias::of(chain).is_some() {
+            return false;
+        }
+        for (slash, condition) in [("", "path.endsWith('/')"), ("/", "!path.endsWith('/')")] {
+            let path = format!("{}${{uri}}{slash}{script}", root.trim_end_matches('/'));
+            let Some(test) = file_test("-f", &path, &self.maps) else { return false };
+            let mut inner = Lines::default();
+            inner.setting(format!("reroute \"${{uri}}{slash}{script}?$args\""));
+            lines.block(&[], format!("when {}", text(&format!("{condition} && {test}"))), inner);
+        }
+        self.fates.carried(tried);
+        lines.setting("respond 404".to_owned());
+        true
     }
 
     /// What `try_files` does last, where it does not try the path itself.

@@ -249,3 +249,30 @@ fn pages_of_the_application_itself_need_no_script() {
     ));
     assert!(site.contains("proxy fpm") && !site.contains("not converted"), "{site}");
 }
+
+/// Of the folders of Nextcloud's updater, nothing but the scripts is there.
+#[test]
+fn folders_alone_may_be_tried_for_their_script() {
+    let text = format!(
+        "root /srv; index index.php; location ~ ^/(?:updater|ocs-provider)(?:$|/) {{ try_files $uri/ =404; }} \
+         location ~ \\.php$ {{ {USUAL} fastcgi_pass unix:/run/fpm.sock; }}"
+    );
+    let site = of_server(&text);
+    let expected = "when \"path.endsWith('/') && ('/srv' + $uri + 'index.php').isFile()\" { | reroute \"${uri}index.php?$args\" | } | \
+                    when \"!path.endsWith('/') && ('/srv' + $uri + '/index.php').isFile()\" { | reroute \"${uri}/index.php?$args\" | } | \
+                    respond 404";
+    assert!(site.contains(expected) && !site.contains("501"), "{site}");
+    for text in [
+        text.replace("index index.php", "index index.html index.php"),
+        text.replace("unix:/run/fpm.sock", "$x"),
+    ] {
+        let site = of_server(&text);
+        assert!(site.contains("respond 501"), "{site}");
+    }
+    let missing = text.replace(
+        "try_files $uri/ =404;",
+        "if (!-e $request_filename) { rewrite ^(.+)$ /index.php?q=$1 last; }",
+    );
+    let site = of_server(&missing);
+    assert!(site.contains("reroute \"/index.php?q=$uri&$args\"") && !site.contains("501"), "{site}");
+}

@@ -227,3 +227,17 @@ fn fields_that_all_locations_have_are_written_once() {
     assert_eq!(route(&site, "\"/\""), "response-header add \"X-A\" \"a\" when=success | files \"/r\"");
     assert!(!site.starts_with("response-header"), "{site}");
 }
+
+/// `^~` of a location inside a plain one is about the expressions beside it: nginx tries those of the server.
+#[test]
+fn outer_expressions_come_before_inner_locations() {
+    let inner =
+        "location / { root /r; location ^~ /files/ { return 200; } location ~* /private/ { deny all; } }";
+    let site = of_server(&format!("{inner} location ~ \\.php$ {{ return 404; }}"));
+    assert!(site.contains("route \"/files/\" { | respond 200"), "{site}");
+    let expected = "route \"/private/\" match=regex-ignore-case when=\"!(path.startsWith('/files/'))\" {";
+    assert!(site.contains(expected), "{site}");
+    let alone = of_server(inner);
+    assert!(alone.contains("route \"/files/\" before-patterns=on { | respond 200"), "{alone}");
+    assert!(alone.contains("route \"/private/\" match=regex-ignore-case {"), "{alone}");
+}

@@ -358,6 +358,14 @@ impl<'d> Import<'d> {
             };
             let mut except = Vec::new();
             longer(&prefix, chain.server(), location, &mut except);
+            if has_patterns(chains) {
+                // They are behind the outer expressions, and not before these.
+                let inner = location.inner().iter().filter_map(Path::of);
+                except.extend(inner.filter_map(|path| match path {
+                    Path::Prefix { path, before_patterns: true } => Some(path),
+                    _ => None,
+                }));
+            }
             let is_plain =
                 except.len() <= EXCEPTIONS_MAX && except.iter().all(|prefix| is_plain_text(prefix));
             let pattern = below(&prefix, &pattern);
@@ -488,7 +496,16 @@ impl<'d> Import<'d> {
             let Some(inner) = Path::of(within) else { continue };
             let is_before_others = matches!(inner, Path::Prefix { before_patterns: false, .. })
                 && matches!(path, Path::Prefix { before_patterns: true, .. });
-            let path = inner.before_patterns_of(path);
+            let path = match inner {
+                // Its `^~` is about the expressions beside it, not about those outside of this location.
+                Path::Prefix { path: prefix, before_patterns: true }
+                    if matches!(path, Path::Prefix { before_patterns: false, .. })
+                        && has_patterns(chains) =>
+                {
+                    Path::Prefix { path: prefix, before_patterns: false }
+                }
+                inner => inner.before_patterns_of(path),
+            };
             if is_before_others && !self.patterns_beside((location, within), &path, &levels, named, site) {
                 let why = "expressions beside it inside another location come first, and are not converted for its paths";
                 self.closed_route(within, &path, why, site);
@@ -557,6 +574,13 @@ fn front_page(path: &Path, chain: &Chain<'_>) -> Option<(String, Path)> {
     }
     let condition = file_test("-f", &format!("{}{page}", chain.word("root").trim_end_matches('/')), &[])?;
     Some((page, Path::Within { outer: Box::new(front), condition, pattern: None }))
+}
+
+/// Whether any of these blocks has a location with an expression.
+fn has_patterns(chains: &[&Chain<'_>]) -> bool {
+    let is_pattern =
+        |it: &Directive| it.name == "location" && matches!(Path::of(it), Some(Path::Regex { .. }));
+    chains.iter().any(|chain| chain.own().iter().any(is_pattern))
 }
 
 /// An expression for the paths below a prefix that have this expression in them.

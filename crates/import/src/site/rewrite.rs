@@ -58,7 +58,7 @@ enum Confined {
 }
 
 /// Expressions that match every path, with the text before the path in their first group; `None` without a group.
-const EVERY_PATH: [(&str, Option<&str>); 12] = [
+const EVERY_PATH: [(&str, Option<&str>); 18] = [
     ("^", None),
     (".*", None),
     ("^.*", None),
@@ -66,6 +66,12 @@ const EVERY_PATH: [(&str, Option<&str>); 12] = [
     ("^/", None),
     ("^/.*", None),
     ("^/.*$", None),
+    (".+", None),
+    ("^.+", None),
+    ("^.+$", None),
+    ("(.+)", Some("")),
+    ("^(.+)", Some("")),
+    ("^(.+)$", Some("")),
     ("(.*)", Some("")),
     ("^(.*)", Some("")),
     ("^(.*)$", Some("")),
