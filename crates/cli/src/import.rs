@@ -21,7 +21,7 @@ pub(crate) const COMMAND: Command = Command {
            If nginx passed requests to something that is not converted, or checked them in such a way, the site file responds \
            501 to them, and the first lines say so.\n--check sends \
            each request once to both servers and shows differences in status, some header fields, and body. It sends only \
-           GET and HEAD. Requests come from an access log (common or combined), with -c from the hosts, routes, conditions and files of \
+           GET, HEAD and OPTIONS. Requests come from an access log (common or combined), with -c from the hosts, routes, conditions and files of \
            nginx configurations and site files, or with --ingress from the hosts and paths of Ingresses.\n--ingress converts Ingresses with annotations of ingress-nginx to objects of the Gateway API, in programs with the feature \
            controller; what is lost is on stderr and in comments. An Ingress that something protects, which the Gateway API cannot \
            express, is left out.\nExit status: 0, 1 if --check found a difference or an Ingress is left out, 2 for a configuration that \
@@ -210,17 +210,23 @@ fn check(matches: &ArgMatches, old: &str, new: &str, requests: &RequestOrigin<'_
         bounds.requests_max = count;
     }
     let host = text("host").cloned().unwrap_or_else(|| old.host());
+    let mut set = Vec::new();
     let asked = match requests {
         RequestOrigin::Log(log) => of_log(log, &host)?,
-        RequestOrigin::Configurations(files) => of_configurations(files, &host, bounds.requests_max)?,
+        RequestOrigin::Configurations(files) => {
+            let vocabulary = of_configurations(files, bounds.requests_max)?;
+            set = vocabulary.set_fields().to_vec();
+            vocabulary.requests(&host, bounds.requests_max)
+        }
         #[cfg(feature = "controller")]
         RequestOrigin::Ingresses(from) => of_ingresses(from, &host)?,
     };
-    let fields = FIELDS.iter().map(|name| (*name).to_owned());
-    let is_new = |name: &String| !FIELDS.contains(&name.as_str());
-    let fields: Vec<String> = fields
-        .chain(words(matches, "field").into_iter().map(|name| name.to_lowercase()).filter(is_new))
-        .collect();
+    let mut fields: Vec<String> = FIELDS.iter().map(|name| (*name).to_owned()).collect();
+    for name in words(matches, "field").into_iter().map(|name| name.to_lowercase()).chain(set) {
+        if !fields.contains(&name) {
+            fields.push(name);
+        }
+    }
     let compared = compare(&old, &new, asked, &fields, &bounds);
     print(&report(&compared))?;
     match (compared.asked, compared.differences.len()) {
@@ -231,7 +237,7 @@ fn check(matches: &ArgMatches, old: &str, new: &str, requests: &RequestOrigin<'_
 }
 
 /// The requests of nginx configurations and site files.
-fn of_configurations(files: &[String], host: &str, count_max: usize) -> Result<Vec<Ask>, Failure> {
+fn of_configurations(files: &[String], count_max: usize) -> Result<Vocabulary, Failure> {
     let mut vocabulary = Vocabulary::default();
     for file in files {
         let path = Path::new(file);
@@ -243,7 +249,7 @@ fn of_configurations(files: &[String], host: &str, count_max: usize) -> Result<V
             _ => return Err(Failure::Usage(mistake)),
         }
     }
-    Ok(vocabulary.requests(host, count_max))
+    Ok(vocabulary)
 }
 
 /// The requests of an access log. Other lines are skipped.

@@ -2,11 +2,22 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
+use flatout_wire::date;
+
 /// The end of nginx's built-in pages.
 const NGINX_PAGE: &[u8] = b"<hr><center>nginx";
 
 /// How much of the start of a body is kept for inspection.
 const KEPT_BYTES: usize = 4096;
+
+/// How much of a line is shown.
+const SHOWN_CHARS_MAX: usize = 100;
+
+/// The time between a request to one server and the same one to the other, where responses have dates.
+const SECONDS_BETWEEN_MAX: u64 = 2;
+
+/// A gzip body that is no longer than nginx's own pages are.
+const SHORT_PAGE_BYTES: usize = 160;
 
 /// A response.
 #[derive(Debug, Clone)]
@@ -53,6 +64,12 @@ impl Answer {
             let (one, two) = (self.field(name), other.field(name));
             let same = match name.as_str() {
                 "content-type" => is_own || is_same_type(&one, &two),
+                // nginx says nothing of methods in its page.
+                "allow" if is_own && one == "-" => true,
+                // Its pages may be compressed.
+                "content-encoding" if is_own => true,
+                "www-authenticate" => without_charset(&one) == without_charset(&two),
+                "expires" => one == two || is_same_time(&one, &two),
                 "location" => local(&one, scheme, host) == local(&two, scheme, host),
                 _ => one == two,
             };
@@ -62,7 +79,9 @@ impl Answer {
         }
         let same_body = self.body_bytes == other.body_bytes && self.hash.finish() == other.hash.finish();
         if !same_body && !is_own {
-            what.push(("body".to_owned(), self.body(), other.body()));
+            let lines = (self.is_kept() && other.is_kept()).then(|| self.first_other_line(other)).flatten();
+            let (one, two) = lines.unwrap_or_else(|| (self.body(), other.body()));
+            what.push(("body".to_owned(), one, two));
         }
         what
     }
@@ -78,17 +97,54 @@ impl Answer {
         self.status >= 300 && self.kept.windows(NGINX_PAGE.len()).any(|window| window == NGINX_PAGE)
     }
 
-    /// Whether it is nginx's response for an error without the body, as for HEAD, so that a page of its own cannot be told from another.
+    /// Whether it is nginx's response for an error without the body, as for HEAD, or with a short one that is compressed, so that a page
+    /// of its own cannot be told from another.
     fn may_be_page_without_body(&self) -> bool {
+        let is_compressed = self.field("content-encoding") == "gzip" && self.body_bytes <= SHORT_PAGE_BYTES;
         self.status >= 300
-            && self.body_bytes == 0
+            && (self.body_bytes == 0 || is_compressed)
             && self.field("server").starts_with("nginx")
             && self.field("content-type") == "text/html"
+    }
+
+    /// Whether all of its body is there, as a text.
+    fn is_kept(&self) -> bool {
+        self.body_bytes == self.kept.len()
+            && self.kept.iter().all(|byte| !byte.is_ascii_control() || b"\t\r\n".contains(byte))
+    }
+
+    /// The first line in which two texts differ, with its number.
+    fn first_other_line(&self, other: &Answer) -> Option<(String, String)> {
+        let lines = |answer: &Answer| -> Vec<String> {
+            String::from_utf8_lossy(&answer.kept).lines().map(str::to_owned).collect()
+        };
+        let (one, other) = (lines(self), lines(other));
+        let at = (0..one.len().max(other.len())).find(|at| one.get(*at) != other.get(*at))?;
+        let line = |lines: &[String]| match lines.get(at) {
+            Some(line) => {
+                let start: String = line.chars().take(SHOWN_CHARS_MAX).collect();
+                let rest = if start.len() < line.len() { "…" } else { "" };
+                format!("line {}: {start}{rest}", at + 1)
+            }
+            None => format!("{} lines", lines.len()),
+        };
+        Some((line(&one), line(&other)))
     }
 
     fn body(&self) -> String {
         format!("{} bytes, {:016x}", self.body_bytes, self.hash.finish())
     }
+}
+
+/// A challenge without the charset of names and passwords, which nginx never sends (RFC 7617, 2.1).
+fn without_charset(challenge: &str) -> String {
+    challenge.replace(", charset=\"UTF-8\"", "")
+}
+
+/// Whether two dates are the same but for the time between two requests.
+fn is_same_time(one: &str, two: &str) -> bool {
+    let at = |text: &str| date::parse(text.as_bytes());
+    matches!((at(one), at(two)), (Some(one), Some(two)) if one.abs_diff(two) <= SECONDS_BETWEEN_MAX)
 }
 
 /// Whether two types are the same: a charset counts if both give one, and scripts have two type names (RFC 9239).

@@ -5,7 +5,7 @@
 //!                                              └─> new server ─┴─ status, fields, body ──> differences
 //! ```
 //!
-//! Requests are sent one after the other, so that neither server is loaded. Only GET and HEAD are sent.
+//! Requests are sent one after the other, so that neither server is loaded. Only GET, HEAD and OPTIONS are sent, which change nothing.
 
 mod answer;
 mod ask;
@@ -48,7 +48,7 @@ impl Default for Bounds {
 /// A request that is sent to both.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Ask {
-    /// GET or HEAD.
+    /// GET, HEAD or OPTIONS.
     pub method: String,
     /// The value of `Host`.
     pub host: String,
@@ -108,7 +108,7 @@ pub fn compare(
     let mut compared = Compared::default();
     let mut seen = HashSet::new();
     for ask in asks {
-        if !["GET", "HEAD"].contains(&ask.method.as_str()) {
+        if !["GET", "HEAD", "OPTIONS"].contains(&ask.method.as_str()) {
             compared.unsafe_count += 1;
             continue;
         }

@@ -78,6 +78,13 @@ fn differences_are_found() {
     let nginx = "HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n\r\n<h1>404</h1>\r\n<hr><center>nginx/1.22.1</center>";
     let ours = "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\n\r\nNot Found\n";
     assert!(differs(nginx, ours).is_empty());
+    // The same page, compressed, and with methods.
+    let packed = "HTTP/1.1 405 Not Allowed\r\nServer: nginx\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\nxx";
+    let plain = "HTTP/1.1 405 Not Allowed\r\nContent-Type: text/plain\r\nAllow: GET\r\n\r\nno\n";
+    assert!(differs(packed, plain).is_empty());
+    let asked = "HTTP/1.1 200 OK\r\nWWW-Authenticate: Basic realm=\"a\"\r\nExpires: Thu, 01 Jan 1970 00:00:01 GMT\r\nContent-Length: 0\r\n\r\n";
+    let charset = "HTTP/1.1 200 OK\r\nWWW-Authenticate: Basic realm=\"a\", charset=\"UTF-8\"\r\nContent-Length: 0\r\n\r\n";
+    assert!(differs(asked, charset).is_empty());
     let here = "HTTP/1.1 301 Moved\r\nLocation: http://a.test:8080/b\r\nContent-Length: 0\r\n\r\n";
     assert!(differs(here, "HTTP/1.1 301 Moved\r\nLocation: /b\r\nContent-Length: 0\r\n\r\n").is_empty());
     assert_eq!(
@@ -88,6 +95,32 @@ fn differences_are_found() {
         differs(here, "HTTP/1.1 301 Moved\r\nLocation: http://b.test/b\r\nContent-Length: 0\r\n\r\n"),
         ["location"]
     );
+}
+
+/// A text shows its first other line; dates may be a moment apart.
+#[test]
+fn differences_show_what_differs() {
+    let what = |one: &'static str, other: &'static str| {
+        let fields = ["expires".to_owned()];
+        let compared = compare(&server(one, 1), &server(other, 1), [get("/")], &fields, &Bounds::default());
+        compared.differences.into_iter().flat_map(|difference| difference.what).collect::<Vec<_>>()
+    };
+    let of = |name: &str, one: &str, other: &str| vec![(name.to_owned(), one.to_owned(), other.to_owned())];
+    let text = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\na\nb\nc";
+    assert_eq!(
+        what(text, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\na\nx\nc"),
+        of("body", "line 2: b", "line 2: x")
+    );
+    assert_eq!(
+        what(text, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na\nb"),
+        of("body", "line 3: c", "2 lines")
+    );
+    let binary = what(text, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n\x01");
+    assert!(binary[0].1.starts_with("5 bytes, ") && binary[0].2.starts_with("1 bytes, "), "{binary:?}");
+    let at = "HTTP/1.1 200 OK\r\nExpires: Thu, 01 Jan 2026 00:00:01 GMT\r\nContent-Length: 0\r\n\r\n";
+    let later = "HTTP/1.1 200 OK\r\nExpires: Thu, 01 Jan 2026 00:00:02 GMT\r\nContent-Length: 0\r\n\r\n";
+    let late = "HTTP/1.1 200 OK\r\nExpires: Thu, 01 Jan 2026 00:01:02 GMT\r\nContent-Length: 0\r\n\r\n";
+    assert!(what(at, later).is_empty() && what(at, late).len() == 1);
 }
 
 #[test]

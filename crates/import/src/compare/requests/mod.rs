@@ -17,6 +17,16 @@ use super::Ask;
 struct Place {
     hosts: Vec<String>,
     paths: Vec<String>,
+    /// What is tested at a path: a method, a target, and fields.
+    tests: Vec<Test>,
+}
+
+/// A request for which a condition is true.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Test {
+    method: &'static str,
+    target: String,
+    fields: Vec<(String, String)>,
 }
 
 /// What configurations say about requests.
@@ -26,12 +36,30 @@ pub struct Vocabulary {
     /// Fields with values, in the order of their names.
     fields: Vec<(String, String)>,
     queries: Vec<String>,
+    /// The path of the location that is being read, and what is tested in its server.
+    here: String,
+    tests: Vec<Test>,
+    /// Fields of responses that a configuration sets.
+    set: Vec<String>,
 }
 
 /// Paths of one site, and fields and queries of all; a table may have a hundred thousand.
 const PATHS_MAX: usize = 2000;
 const FIELDS_MAX: usize = 200;
 const QUERIES_MAX: usize = 50;
+
+/// Conditions of one server.
+const TESTS_MAX: usize = 500;
+
+/// Paths that are requested so before the others.
+const PREFLIGHTS_MAX: usize = 8;
+
+/// A browser asks by OPTIONS whether a page of another site may send a request.
+const PREFLIGHT: [(&str, &str); 3] = [
+    ("Origin", "https://another.example"),
+    ("Access-Control-Request-Method", "PUT"),
+    ("Access-Control-Request-Headers", "authorization"),
+];
 
 /// Paths that each site is asked for: pages and scripts that many have.
 const PROBES: [&str; 30] = [
@@ -158,6 +186,29 @@ impl Vocabulary {
         }
     }
 
+    /// Fields of responses to compare: those that a configuration sets to texts that are the same for equal requests.
+    pub fn set_fields(&self) -> &[String] {
+        &self.set
+    }
+
+    /// A request for which a condition of the current location is true.
+    fn test(&mut self, method: &'static str, query: &str, field: Option<(&str, &str)>) {
+        let target = match query {
+            "" => target(&self.here),
+            query => target(&format!("{}?{query}", self.here)),
+        };
+        let fields = field.map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+        let is_value =
+            |value: &str| !value.is_empty() && value.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        let Some(target) = target.filter(|_| fields.as_ref().is_none_or(|(_, value)| is_value(value))) else {
+            return;
+        };
+        let test = Test { method, target, fields: fields.into_iter().collect() };
+        if self.tests.len() < TESTS_MAX && !self.tests.contains(&test) {
+            self.tests.push(test);
+        }
+    }
+
     /// At most `count_max` different requests. `usual_host` is the name of sites without one.
     pub fn requests(&self, usual_host: &str, count_max: usize) -> Vec<Ask> {
         let mut asks = Asks { found: Vec::new(), seen: HashSet::new(), count_max };
@@ -179,6 +230,19 @@ impl Vocabulary {
             })
         };
         all().for_each(|(host, path)| asks.get(host, path, &[]));
+        // What is tested, where it is.
+        let most = self.places.iter().map(|place| place.tests.len()).max().unwrap_or(0);
+        for at in 0..most {
+            for (place, (hosts, _)) in self.places.iter().zip(&sites) {
+                if let (Some(test), Some(host)) = (place.tests.get(at), hosts.first()) {
+                    asks.ask(test.method, host, &test.target, &test.fields);
+                }
+            }
+        }
+        let preflight = PREFLIGHT.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        for (host, path) in all().take(PREFLIGHTS_MAX.max(sites.len())) {
+            asks.ask("OPTIONS", host, path, &preflight);
+        }
         for (hosts, paths) in &sites {
             for host in hosts.iter().skip(1) {
                 paths.iter().take(2).for_each(|path| asks.get(host, path, &[]));
@@ -204,6 +268,7 @@ impl Vocabulary {
                     asks.get(host, &spelling, &[]);
                 }
                 asks.ask("HEAD", host, path, &[]);
+                asks.ask("OPTIONS", host, path, &preflight);
                 for field in &usual_fields {
                     asks.get(host, path, std::slice::from_ref(field));
                 }

@@ -8,6 +8,39 @@ use super::sample::samples;
 /// Cases of one `map` that are requested.
 const CASES_MAX: usize = 12;
 
+/// Variables whose values two requests do not share: of time, of a connection, of a server.
+const OWN_VARIABLES: [&str; 16] = [
+    "request_id",
+    "request_time",
+    "request_length",
+    "msec",
+    "time_",
+    "date_",
+    "pid",
+    "connection",
+    "remote_port",
+    "server_port",
+    "nginx_version",
+    "hostname",
+    "upstream_",
+    "bytes_sent",
+    "tcpinfo_",
+    "ssl_",
+];
+
+/// Fields of responses that are compared in other ways, or that two servers need not share.
+const UNCOMPARED: [&str; 9] = [
+    "vary",
+    "etag",
+    "date",
+    "server",
+    "last-modified",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "alt-svc",
+];
+
 /// Fields that are part of how a request is sent, or that are set in other ways.
 const OWN_FIELDS: [&str; 12] = [
     "host",
@@ -32,11 +65,18 @@ impl Vocabulary {
                 let names = server.inner().iter().filter(|it| it.name == "server_name");
                 let hosts: Vec<String> = names.flat_map(Directive::texts).filter_map(host).collect();
                 let mut paths = Vec::new();
+                "/".clone_into(&mut self.here);
                 self.block(server.inner(), &mut paths);
                 self.add(&hosts, paths);
+                let tests = std::mem::take(&mut self.tests);
+                if let Some(place) = self.places.iter_mut().find(|place| place.hosts.first() == hosts.first())
+                {
+                    place.tests.extend(tests);
+                }
             }
             for directive in http.inner().iter().filter(|directive| directive.name != "server") {
                 self.variables(directive);
+                self.sets(directive);
                 if directive.name == "map" {
                     self.map(directive);
                 }
@@ -47,8 +87,15 @@ impl Vocabulary {
     fn block(&mut self, block: &[Directive], paths: &mut Vec<String>) {
         for directive in block {
             let word = |at: usize| directive.word(at).to_owned();
+            let around = self.here.clone();
             match directive.name.as_str() {
-                "location" => location(directive, paths),
+                "location" => {
+                    let known = paths.len();
+                    location(directive, paths);
+                    if let Some(first) = paths.get(known) {
+                        self.here.clone_from(first);
+                    }
+                }
                 "rewrite" => paths.extend(Vocabulary::paths_of(&word(0))),
                 "if" => self.condition(directive, paths),
                 "error_page" | "try_files" | "index" => {
@@ -61,6 +108,7 @@ impl Vocabulary {
                 }
                 // The user ann with the password secret, whom few sites know.
                 "auth_basic" | "auth_request" => self.field("Authorization", "Basic YW5uOnNlY3JldA=="),
+                "limit_except" => self.test("OPTIONS", "", None),
                 "valid_referers" => {
                     for name in directive.texts().into_iter().filter_map(host) {
                         self.field("Referer", &format!("https://{name}/page"));
@@ -69,7 +117,27 @@ impl Vocabulary {
                 _ => {}
             }
             self.variables(directive);
+            self.sets(directive);
             self.block(directive.inner(), paths);
+            self.here = around;
+        }
+    }
+
+    /// The field that a directive sets in responses.
+    fn sets(&mut self, directive: &Directive) {
+        let name = match directive.name.as_str() {
+            "add_header" => directive.word(0).to_ascii_lowercase(),
+            "expires" => "expires".to_owned(),
+            _ => return,
+        };
+        // Other texts differ between two requests, or between two servers.
+        let is_fixed = !directive.word(1).split('$').skip(1).any(|rest| {
+            let name = rest.trim_start_matches('{');
+            OWN_VARIABLES.iter().any(|own| name.starts_with(own))
+        });
+        let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        if is_fixed && is_name && !UNCOMPARED.contains(&name.as_str()) && !self.set.contains(&name) {
+            self.set.push(name);
         }
     }
 
@@ -79,8 +147,12 @@ impl Vocabulary {
         let words: Vec<&str> =
             words.iter().map(|word| word.trim_matches(['(', ')'])).filter(|word| !word.is_empty()).collect();
         let Some(variable) = words.first().and_then(|word| word.strip_prefix('$')) else { return };
-        // An expression may end with the parenthesis that closes its group.
-        let operand = directive.texts().last().map_or("", |last| last.strip_suffix(')').unwrap_or(last));
+        // An expression may end with the parenthesis that closes its group. Behind a quoted one, the last parenthesis is a word.
+        let operand = match directive.texts()[..] {
+            [.., operand, ")"] => operand,
+            [.., last] => last.strip_suffix(')').unwrap_or(last),
+            [] => "",
+        };
         let values = match words.get(1) {
             Some(operator) if operator.contains('~') => samples(operand),
             Some(_) => vec![operand.to_owned()],
@@ -119,19 +191,30 @@ impl Vocabulary {
     /// A variable that has this value in some request.
     fn tested(&mut self, variable: &str, value: &str, paths: &mut Vec<String>) {
         match variable {
+            "request_method" if value.eq_ignore_ascii_case("OPTIONS") => self.test("OPTIONS", "", None),
             "uri" | "request_uri" | "document_uri" | "request_filename" | "fastcgi_script_name" => {
                 paths.push(if value.starts_with('/') { value.to_owned() } else { format!("/index{value}") });
             }
-            "args" | "query_string" => self.query(value),
+            "args" | "query_string" => {
+                self.query(value);
+                self.test("GET", value, None);
+            }
             _ => match variable.split_once('_') {
                 Some(("http", name)) => {
                     let name = name.replace('_', "-");
                     if !OWN_FIELDS.contains(&&*name) {
                         self.field(&name, value);
+                        self.test("GET", "", Some((&name, value)));
                     }
                 }
-                Some(("arg", name)) => self.query(&format!("{name}={value}")),
-                Some(("cookie", name)) => self.field("Cookie", &format!("{name}={value}")),
+                Some(("arg", name)) => {
+                    self.query(&format!("{name}={value}"));
+                    self.test("GET", &format!("{name}={value}"), None);
+                }
+                Some(("cookie", name)) => {
+                    self.field("Cookie", &format!("{name}={value}"));
+                    self.test("GET", "", Some(("Cookie", &format!("{name}={value}"))));
+                }
                 _ => {}
             },
         }

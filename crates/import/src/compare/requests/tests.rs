@@ -2,7 +2,7 @@
 
 use flatout_config::Source;
 
-use super::Vocabulary;
+use super::{Ask, Vocabulary};
 use crate::nginx::{FILE, parse};
 
 const CONF: &str = r#"http {
@@ -14,7 +14,8 @@ const CONF: &str = r#"http {
         if ($http_user_agent ~* (bot|crawl)) { return 403; }
         if ($cookie_session) { return 204; }
         rewrite ^/old/(.*)$ /new/$1 last;
-        location = /exact { return 204; }
+        location = /exact { add_header X-Kind $kind; add_header X-Time $msec; return 204; }
+        location /api/ { if ($request_method = OPTIONS) { return 204; } if ($http_x_key = "k 1") { return 201; } if ($arg_v = 2) { return 202; } expires 1h; }
         location ^~ /static/ { alias /srv/static/; location ~ \.(png|jpg)$ { expires 1d; } }
         location ~ ^/(?!public)x { proxy_set_header X-Zone $http_x_zone; proxy_pass http://a; }
     }
@@ -66,7 +67,20 @@ fn names_in_conditions_are_requested() {
         asks.iter()
             .all(|ask| ask.target.starts_with('/') && ask.target.bytes().all(|byte| byte.is_ascii_graphic()))
     );
-    assert!(asks.iter().all(|ask| ["GET", "HEAD"].contains(&&*ask.method)));
+    assert!(asks.iter().all(|ask| ["GET", "HEAD", "OPTIONS"].contains(&&*ask.method)));
+    // Conditions of a location are requested there, before all else but the paths.
+    let first: Vec<&Ask> = asks.iter().skip_while(|ask| ask.fields.is_empty()).take(60).collect();
+    let has_test = |method: &str, target: &str, field: Option<(&str, &str)>| {
+        first.iter().any(|ask| {
+            let known = ask.fields.first().map(|(name, value)| (name.as_str(), value.as_str()));
+            (ask.method.as_str(), ask.target.as_str(), known) == (method, target, field)
+        })
+    };
+    assert!(has_test("OPTIONS", "/api/", None));
+    assert!(has_test("GET", "/api/", Some(("x-key", "k 1"))));
+    assert!(has_test("GET", "/api/?v=2", None));
+    assert!(has_test("OPTIONS", "/", Some(("Origin", "https://another.example"))));
+    assert_eq!(vocabulary(CONF).set_fields(), ["x-kind", "expires"]);
     assert_eq!(asks, vocabulary(CONF).requests("usual.example", 2000));
 }
 
