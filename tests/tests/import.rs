@@ -275,7 +275,10 @@ fn converted_sites_respond_as_nginx_does() {
     let site = folder.0.join("site.kdl").display().to_string();
     let output = flatout(&["import", "--check", &old, &new, "-c", &site, "--host", "a.test"]);
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("GET http://a.test/healthz\n  body             3 bytes, "), "{said}");
+    assert!(
+        said.contains("GET http://a.test/healthz\n  body             line 1: ok  →  line 1: fine\n"),
+        "{said}"
+    );
     assert_eq!(output.status.code(), Some(1));
 }
 
@@ -320,7 +323,10 @@ fn servers_with_tls_are_compared() {
     assert_eq!(said, "3 requests: 3 with equal responses, 0 with different ones\n");
     let output = flatout(&["import", "--check", &url(&old), &url(&other), &log]);
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("GET http://b.test/\n  body             3 bytes, "), "{said}");
+    assert!(
+        said.contains("GET http://b.test/\n  body             line 1: two  →  line 1: three\n"),
+        "{said}"
+    );
     let output = flatout(&["import", "--check", &url(&old), "ftp://x", &log]);
     assert_eq!(output.status.code(), Some(2));
 }

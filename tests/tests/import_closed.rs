@@ -409,7 +409,7 @@ fn restrictions_are_converted_or_their_location_closed() {
         ),
         (
             "location /sub/ { alias FOLDER/www/sub/; index index.php; location ~ \\.php$ { fastcgi_pass HANDLER; } } location / { }",
-            &[("/sub/pic.png", 200), ("/sub/index.php", 502), ("/sub/none", 501)],
+            &[("/sub/pic.png", 200), ("/sub/index.php", 502), ("/sub/none", 404)],
         ),
         // Files under other names than their own.
         ("location / { try_files /maintenance.html $uri =404; }", &[("/page.html", 200), ("/none", 200)]),

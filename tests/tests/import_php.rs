@@ -151,3 +151,60 @@ fn without_a_front_controller_other_paths_name_no_script() {
     );
     assert_eq!(ask(imported.address, &post).text(), ask(nginx.address(), &post).text());
 }
+
+/// An application below a path, in a folder of another name, and pages of php-fpm itself.
+#[test]
+fn scripts_of_an_alias_are_the_same_as_those_of_nginx() {
+    let params = PARAMS.replace("$document_root$fastcgi_script_name", "$request_filename");
+    let Some((_folder, nginx, imported)) = both(&format!(
+        "index index.php;
+        location /app/ {{
+            alias FOLDER/www/wp-admin/;
+            try_files $uri $uri/ /app//app/index.php?$args;
+            location ~ \\.php$ {{ {params} fastcgi_pass PHP; }}
+            location ^~ /app/closed/ {{ deny all; }}
+        }}
+        location /pages/ {{ alias FOLDER/www/html/; index index.html; try_files $uri $uri/ =404; }}
+        location = /fpm-status {{ PARAMS fastcgi_pass PHP; }}"
+    )) else {
+        return;
+    };
+    for target in [
+        "/app/",
+        "/app/?x=1",
+        "/app/user.php",
+        "/app/index.php?c=%20d",
+        "/app/posts/hello/?page=2",
+        "/app/closed/x",
+        "/pages/",
+        "/pages/index.html",
+        "/pages/none",
+        "/fpm-status?json",
+    ] {
+        let (old, new) = (get(nginx.address(), target), get(imported.address, target));
+        let text = |answer: &Answer| match answer.status {
+            200 => answer.text().replace("/wp-admin/|", "/wp-admin|"),
+            _ => String::new(),
+        };
+        let place = |text: String| text.split_once("/www").map_or(text.clone(), |(_, rest)| rest.to_owned());
+        let (old_text, new_text) = (text(&old), text(&new));
+        match target.starts_with("/fpm-status") {
+            // The application knows it by its path; there is no file.
+            true => {
+                let rest = |text: &str| text.split_once('|').map(|(_, rest)| rest.to_owned());
+                assert!(
+                    rest(&new_text)
+                        .is_some_and(|rest| rest.starts_with("/fpm-status|/fpm-status?json|json|")),
+                    "{new_text}"
+                );
+                assert_eq!(new.status, old.status);
+            }
+            false => assert_eq!((new.status, place(new_text)), (old.status, place(old_text)), "{target}"),
+        }
+    }
+    // The folder is the whole of its site: nothing outside of it, and never the text of a script.
+    for target in ["/appindex.php", "/app../index.php", "/app/%2e%2e/index.php", "/application/index.php"] {
+        let new = get(imported.address, target);
+        assert!(new.status >= 400 && !new.text().contains("<?php"), "{target}: {}", new.text());
+    }
+}

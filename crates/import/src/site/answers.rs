@@ -317,6 +317,11 @@ impl<'d> Import<'d> {
     ) {
         let texts = tried.texts();
         let Some((last, first)) = texts.split_last() else { return };
+        // nginx takes the path of an alias off this one too, if it has variables. Where that leaves no path, it is kept.
+        let last = match Alias::of(chain).filter(|_| last.contains('$')) {
+            Some(alias) => &last.strip_prefix(alias.at).filter(|rest| rest.starts_with('/')).unwrap_or(last),
+            None => last,
+        };
         let tries = |text: &str| first.contains(&text);
         if texts == ["$uri/", "=404"] && self.only_folders_with_script(tried, root, chain, lines) {
             return;

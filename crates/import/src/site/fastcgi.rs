@@ -190,7 +190,8 @@ impl<'d> Import<'d> {
     /// Why not.
     pub(super) fn fastcgi_lost(&self, pass: &Directive, chain: &Chain<'d>) -> Result<(), String> {
         if answers::outer_alias(chain).is_some() {
-            let is_known = script_file(chain).is_some_and(|file| match file {
+            // Without a file, the folder does not matter.
+            let is_known = script_file(chain).is_none_or(|file| match file {
                 "$request_filename" => answers::Alias::of(chain).is_some(),
                 file => !file.contains('$'),
             });

@@ -123,6 +123,12 @@ fn scripts_of_an_alias_have_their_whole_path() {
         assert!(site.contains(expected), "{expected}\n{site}");
     }
     assert!(!site.contains("respond 501") && !site.contains("not converted:"), "{site}");
+    for last in ["/app//app/index.php?$args", "/app/index.php?$args"] {
+        let site = of_server(&format!(
+            "location /app/ {{ alias /srv/; try_files $uri {last}; location ~ php {{ fastcgi_pass a:1; }} }}"
+        ));
+        assert!(site.contains("reroute \"/app/index.php?$args\""), "{last}\n{site}");
+    }
     // The folder would be that of the server, or the path would be there twice.
     for file in ["$document_root$fastcgi_script_name", "/srv$fastcgi_script_name"] {
         let php = php.replace("$request_filename", file);
@@ -140,7 +146,7 @@ fn parameters_that_matter_close_their_location() {
         "fastcgi_param SCRIPT_FILENAME $other$fastcgi_script_name;",
         "fastcgi_param REMOTE_USER $unknown;",
         "fastcgi_param PHP_VALUE $unknown;",
-        "alias /x/;",
+        "alias /x/; fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name;",
     ] {
         let text = format!("location / {{ {params} fastcgi_pass unix:/run/fpm.sock; }}");
         let site = of_server(&text);

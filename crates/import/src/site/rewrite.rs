@@ -123,12 +123,20 @@ pub(super) fn origin(chain: &Chain<'_>) -> Option<String> {
     })
 }
 
-/// Whether a block has locations that come before expressions.
-fn comes_before_patterns(block: &[Directive]) -> bool {
+/// Whether a block has a location that comes before expressions, for a path that this one may find.
+fn hides(block: &[Directive], pattern: &str) -> bool {
+    let start = literal(pattern);
     block.iter().filter(|it| it.name == "location").any(|location| {
-        let is_before =
-            matches!(Path::of(location), Some(Path::Exact(_) | Path::Prefix { before_patterns: true, .. }));
-        is_before || comes_before_patterns(location.inner())
+        let is_hidden = match Path::of(location) {
+            Some(Path::Exact(path)) => {
+                Regex::new(pattern, false).is_ok_and(|regex| regex.is_match(path.as_bytes()))
+            }
+            Some(Path::Prefix { path, before_patterns: true }) => {
+                start.starts_with(&path) || path.starts_with(&start)
+            }
+            _ => false,
+        };
+        is_hidden || hides(location.inner(), pattern)
     })
 }
 
@@ -368,9 +376,22 @@ impl<'d> Import<'d> {
                 // In a location it has a place among the rules of that. In a server it comes before all locations; a route comes before
                 // expressions and plain paths only.
                 let placed = match location {
-                    None if !comes_before_patterns(chain.own()) => Err("a route comes first here"),
+                    None if !hides(chain.own(), pattern) => Err("a route comes first here"),
                     _ => self.conditional_redirect(location, pattern, &redirect(&to), lines),
                 };
+                let placed = placed.map(|mut blocks| {
+                    if location.is_none() {
+                        // An action of a site has the fields of none of its routes.
+                        let own = chain.within(&[]);
+                        for (_, inner) in &mut blocks {
+                            let mut lists = Lines::default();
+                            self.lists(&[&own, chain, &chain.outer()], &mut lists);
+                            lists.extend(std::mem::take(inner));
+                            *inner = lists;
+                        }
+                    }
+                    blocks
+                });
                 match (confined, placed) {
                     (Confined::All(to), _) => {
                         redirects.all = Some(redirect(&to));

@@ -389,8 +389,10 @@ fn redirects_of_a_server_come_before_its_locations() {
     let site = of_server("location = /a { return 200; } rewrite ^ https://b.test$request_uri? permanent;");
     assert!(site.contains("redirect \"https://b.test$request_uri\" status=301"), "{site}");
     assert!(!site.contains("route ") && site.contains("`rewrite` of its server applies first"), "{site}");
-    let exact = of_server("rewrite ^/old/(.*)$ /new/$1 permanent; location = /old/a { return 200; }");
-    let expected = "when \"$uri.matches(r'^/old/(.*)$')\" { | set redirect_1 expr=\"$uri.extract(r'^/old/(.*)$')\" | redirect ";
+    let exact = of_server(
+        "add_header A b always; rewrite ^/old/(.*)$ /new/$1 permanent; location = /old/a { add_header C d; return 200; }",
+    );
+    let expected = "when \"$uri.matches(r'^/old/(.*)$')\" { | response-header add \"A\" \"b\" | set redirect_1 expr=\"$uri.extract(r'^/old/(.*)$')\" | redirect ";
     assert!(exact.contains(expected) && !exact.contains("route \"^/old"), "{exact}");
     let plain = of_server("rewrite ^/old/(.*)$ /new/$1 permanent; location /old/ { return 200; }");
     assert!(plain.starts_with("route \"^/old/(.*)$\" match=regex"), "{plain}");
