@@ -122,6 +122,13 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
                 FolderReply::Nothing if context.response.status() == Status::OK => {
                     write_status(Status::NOT_FOUND, context.response);
                 }
+                // A folder has nothing here, with or without the slash.
+                FolderReply::File
+                    if route.tries_files_only && context.response.status() == Status::MOVED_PERMANENTLY =>
+                {
+                    context.response.reset();
+                    write_status(Status::NOT_FOUND, context.response);
+                }
                 FolderReply::File | FolderReply::Nothing => complete_redirect(worker, route, context),
             }
             Next::Continue(())

@@ -82,6 +82,9 @@ fn differences_are_found() {
     let packed = "HTTP/1.1 405 Not Allowed\r\nServer: nginx\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\nxx";
     let plain = "HTTP/1.1 405 Not Allowed\r\nContent-Type: text/plain\r\nAllow: GET\r\n\r\nno\n";
     assert!(differs(packed, plain).is_empty());
+    let named = "HTTP/1.1 204 No Content\r\nAllow: GET, HEAD, OPTIONS\r\n\r\n";
+    let refused = "HTTP/1.1 405 Not Allowed\r\nContent-Type: text/html\r\n\r\n<hr><center>nginx</center>";
+    assert!(differs(refused, named).is_empty() && !differs(named, refused).is_empty());
     let asked = "HTTP/1.1 200 OK\r\nWWW-Authenticate: Basic realm=\"a\"\r\nExpires: Thu, 01 Jan 1970 00:00:01 GMT\r\nContent-Length: 0\r\n\r\n";
     let charset = "HTTP/1.1 200 OK\r\nWWW-Authenticate: Basic realm=\"a\", charset=\"UTF-8\"\r\nContent-Length: 0\r\n\r\n";
     assert!(differs(asked, charset).is_empty());

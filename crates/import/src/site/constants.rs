@@ -40,7 +40,7 @@ pub(super) fn replaced(main: &[Directive]) -> (Vec<Directive>, Vec<String>) {
 }
 
 /// The server that a directive such as `proxy_pass` names.
-fn authority(url: &str) -> &str {
+pub(super) fn authority(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.split('/').next().unwrap_or_default()
 }

@@ -241,3 +241,44 @@ fn outer_expressions_come_before_inner_locations() {
     assert!(alone.contains("route \"/files/\" before-patterns=on { | respond 200"), "{alone}");
     assert!(alone.contains("route \"/private/\" match=regex-ignore-case {"), "{alone}");
 }
+
+/// An expression inside a location finds no paths outside of it.
+#[test]
+fn inner_expressions_stay_below_their_location() {
+    let of =
+        |inner: &str| of_server(&format!("location /app/ {{ root /r; location ~ {inner} {{ deny all; }} }}"));
+    for (inner, expected) in [
+        ("\\.js$", "route \"^/app/.*(?:\\\\.js$)\" match=regex {"),
+        ("/\\.ht", "route \"^/app(?:/.*)?(?:/\\\\.ht)\" match=regex {"),
+        ("^/app/inc/", "route \"^/app/inc/\" match=regex {"),
+        ("^/[a-z]+/inc/", "route \"^/[a-z]+/inc/\" match=regex when=\"path.startsWith('/app/')\" {"),
+        ("(^|/)inc/", "route \"(^|/)inc/\" match=regex when=\"path.startsWith('/app/')\" {"),
+        ("inc/|tmp/", "route \"inc/|tmp/\" match=regex when=\"path.startsWith('/app/')\" {"),
+    ] {
+        let site = of(inner);
+        assert!(site.starts_with(expected), "{inner}\n{site}");
+    }
+    let site = of("^/wp-content/uploads/");
+    assert!(
+        !site.contains("deny all") && site.contains("it finds no path of the location around it"),
+        "{site}"
+    );
+    // An inner location of the same path has all its requests.
+    let site =
+        of_server("location /a { root /r; location ^~ /a { return 204; } } location ~ x { return 404; }");
+    assert!(site.matches("route \"/a\"").count() == 1 && site.contains("respond 204"), "{site}");
+}
+
+/// The variables of a condition that is true must not change the redirect of an earlier one.
+#[test]
+fn redirects_of_several_conditions_have_their_own_groups() {
+    let site = of_server(
+        "location / { rewrite ^(.+)/index\\.html$ $1 permanent; rewrite ^(.+)\\.html$ $1 permanent; root /r; }",
+    );
+    for expected in [
+        "set redirect_1 expr=\"$uri.extract(r'^(.+)/index\\\\.html$')\" | redirect \"$scheme://$http_host${redirect_1}$is_args$args\"",
+        "set redirect_2_1 expr=\"$uri.extract(r'^(.+)\\\\.html$')\" | redirect \"$scheme://$http_host${redirect_2_1}$is_args$args\"",
+    ] {
+        assert!(site.contains(expected), "{expected}\n{site}");
+    }
+}

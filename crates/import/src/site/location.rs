@@ -9,7 +9,7 @@ use super::file_tests::file_test;
 use super::named::has_rules;
 use super::out::{Lines, text};
 use super::pattern::{self, Pattern};
-use super::rewrite::{absolute, origin};
+use super::rewrite::{absolute, literal, origin};
 use super::{Import, closed};
 
 /// Longer prefixes outside of a location that has an expression inside it; more are not converted.
@@ -368,9 +368,25 @@ impl<'d> Import<'d> {
             }
             let is_plain =
                 except.len() <= EXCEPTIONS_MAX && except.iter().all(|prefix| is_plain_text(prefix));
-            let pattern = below(&prefix, &pattern);
+            let found = below(&prefix, &pattern, ignore_case);
+            let pattern = match &found {
+                Some(Below::Pattern(pattern) | Below::Elsewhere(pattern)) => pattern.clone(),
+                None => {
+                    self.leave(within, "it finds no path of the location around it", site);
+                    continue;
+                }
+            };
             if is_same && is_plain {
-                self.location(within, &Path::Regex { pattern, ignore_case, except }, &levels, named, site);
+                let path = Path::Regex { pattern: pattern.clone(), ignore_case, except };
+                let path = match found {
+                    Some(Below::Elsewhere(_)) => Path::Within {
+                        outer: Box::new(path),
+                        condition: format!("path.startsWith('{prefix}')"),
+                        pattern: Some((pattern, ignore_case)),
+                    },
+                    _ => path,
+                };
+                self.location(within, &path, &levels, named, site);
             } else if closed::only_refuses(within) {
                 self.location(within, &Path::regex(&pattern, ignore_case), &levels, named, site);
             } else if closed::matters(within) {
@@ -473,7 +489,15 @@ impl<'d> Import<'d> {
         self.rest(location.inner(), &mut lines);
         // No request comes to a named one by its path.
         let entry = if is_internal && !matches!(path, Path::Named(_)) { " entry=internal" } else { "" };
-        site.block(&location.comments, format!("{}{entry}", path.head()), lines);
+        // One inside of it with the same path has all its requests.
+        let is_same = |inner: &Directive| {
+            inner.name == "location"
+                && Path::of(inner)
+                    .is_some_and(|inner| path.prefix().is_some() && inner.prefix() == path.prefix())
+        };
+        if !location.inner().iter().any(is_same) {
+            site.block(&location.comments, format!("{}{entry}", path.head()), lines);
+        }
         if let Some((page, front)) = front_page(path, &chain).filter(|_| !is_internal) {
             let mut inner = Lines::default();
             inner.setting(format!("reroute {}", text(&format!("{page}?$args"))));
@@ -583,14 +607,55 @@ fn has_patterns(chains: &[&Chain<'_>]) -> bool {
     chains.iter().any(|chain| chain.own().iter().any(is_pattern))
 }
 
-/// An expression for the paths below a prefix that have this expression in them.
-fn below(prefix: &str, pattern: &str) -> String {
-    match prefix.strip_suffix('/') {
-        _ if pattern.starts_with('^') || prefix == "/" => pattern.to_owned(),
-        // The expression may begin with the slash.
-        Some(folder) => format!("^{}(?:/.*)?(?:{pattern})", regex::escape(folder)),
-        None => format!("^{}.*(?:{pattern})", regex::escape(prefix)),
+/// An expression of a location inside another one.
+enum Below {
+    /// It finds no paths outside of that.
+    Pattern(String),
+    /// It finds others too.
+    Elsewhere(String),
+}
+
+/// The expression of the paths below a prefix that have this expression in them; `None` if there are none.
+fn below(prefix: &str, pattern: &str, ignore_case: bool) -> Option<Below> {
+    if prefix == "/" {
+        return Some(Below::Pattern(pattern.to_owned()));
     }
+    let fold = |text: &str| if ignore_case { text.to_ascii_lowercase() } else { text.to_owned() };
+    let (start, folded) = (fold(&literal(pattern)), fold(prefix));
+    let is_plain_start =
+        pattern.starts_with(|char: char| char.is_ascii_alphanumeric()) || pattern.starts_with("\\.");
+    match prefix.strip_suffix('/') {
+        _ if pattern.contains('|') && !is_whole(pattern) => Some(Below::Elsewhere(pattern.to_owned())),
+        _ if pattern.starts_with('^') => match (start.starts_with(&folded), folded.starts_with(&start)) {
+            (true, _) if !ignore_case => Some(Below::Pattern(pattern.to_owned())),
+            (true, _) | (_, true) => Some(Below::Elsewhere(pattern.to_owned())),
+            _ => None,
+        },
+        Some(folder) if pattern.starts_with('/') => {
+            // The expression begins with the slash.
+            Some(Below::Pattern(format!("^{}(?:/.*)?(?:{pattern})", regex::escape(folder))))
+        }
+        _ if is_plain_start || !is_plain_text(prefix) => {
+            Some(Below::Pattern(format!("^{}.*(?:{pattern})", regex::escape(prefix))))
+        }
+        _ => Some(Below::Elsewhere(pattern.to_owned())),
+    }
+}
+
+/// Whether the alternatives of an expression are all inside of groups.
+fn is_whole(pattern: &str) -> bool {
+    let (mut depth, mut is_escaped) = (0usize, false);
+    for char in pattern.chars() {
+        match char {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
+            '|' if depth == 0 => return false,
+            _ => {}
+        }
+    }
+    true
 }
 
 /// Whether an upstream may send requests here (`X-Accel-Redirect`). A location for `auth_request` is not for that.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::nginx::{Directive, Word};
 
-use super::constants::is_used;
+use super::constants::{authority, is_used};
 
 /// URLs of one map; with more it is left as it is.
 const URLS_MAX: usize = 32;
@@ -13,13 +13,13 @@ const URLS_MAX: usize = 32;
 /// The usual URL of a map, and its others.
 type Urls = (String, Vec<String>);
 
-/// The same configuration with these conditions.
-pub(super) fn expanded(main: &[Directive]) -> Vec<Directive> {
+/// The same configuration with these conditions. Adds the servers that were named by variables.
+pub(super) fn expanded(main: &[Directive], named: &mut Vec<String>) -> Vec<Directive> {
     let mut main = main.to_vec();
     for http in main.iter_mut().filter(|directive| directive.name == "http") {
         let Some(block) = &mut http.block else { continue };
         let maps: HashMap<String, Urls> = block.iter().filter_map(urls).collect();
-        expand(block, &maps);
+        expand(block, &maps, named);
     }
     main
 }
@@ -32,7 +32,7 @@ fn is_url(text: &str) -> bool {
 
 /// `set $app URL; if (…) { set $app OTHER; } proxy_pass $app;`: the last `set` that applies has the requests, and so has the last `if`
 /// with a `proxy_pass`.
-fn expand_sets(block: &mut Vec<Directive>) {
+fn expand_sets(block: &mut Vec<Directive>, named: &mut Vec<String>) {
     let Some(at) = block.iter().position(|it| it.name == "proxy_pass" && it.word(0).starts_with('$')) else {
         return;
     };
@@ -60,9 +60,11 @@ fn expand_sets(block: &mut Vec<Directive>) {
     let to = |url: &str| Directive { words: vec![word(url)], comments: Vec::new(), ..pass.clone() };
     for directive in block.iter_mut() {
         if let Some(url) = of_if(directive) {
+            named.push(authority(&url).to_owned());
             directive.block = Some(vec![to(&url)]);
         }
     }
+    named.push(authority(&usual).to_owned());
     block[at] = to(&usual);
     block.retain(|it| !sets(it));
 }
@@ -87,8 +89,8 @@ fn urls(map: &Directive) -> Option<(String, Urls)> {
     (others.len() <= URLS_MAX).then(|| (name.to_owned(), (usual, others)))
 }
 
-fn expand(block: &mut Vec<Directive>, maps: &HashMap<String, Urls>) {
-    expand_sets(block);
+fn expand(block: &mut Vec<Directive>, maps: &HashMap<String, Urls>, named: &mut Vec<String>) {
+    expand_sets(block, named);
     let found = block.iter().position(|it| it.name == "proxy_pass" && it.word(0).starts_with('$'));
     if let Some(at) = found
         && let Some(pass) = block.get_mut(at)
@@ -105,12 +107,13 @@ fn expand(block: &mut Vec<Directive>, maps: &HashMap<String, Urls>) {
                 ..to(url)
             })
             .collect();
+        named.extend(others.iter().chain([usual]).map(|url| authority(url).to_owned()));
         *pass = to(usual);
         block.splice(at..at, ifs);
     }
     for directive in block {
         if let Some(inner) = &mut directive.block {
-            expand(inner, maps);
+            expand(inner, maps, named);
         }
     }
 }

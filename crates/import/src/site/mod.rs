@@ -89,9 +89,9 @@ pub struct Imported {
 
 /// The site file for a configuration.
 pub fn site_file(main: &[Directive]) -> Imported {
-    let (main, named) =
+    let (main, mut named) =
         constants::replaced(&named_groups::numbered(&pcre::expressions(&places::absolute(main))));
-    let main = &map_targets::expanded(&main);
+    let main = &map_targets::expanded(&main, &mut named);
     let mut import = Import { named_by_variables: named, ..Import::default() };
     let mut top = Lines::default();
     let (mut blocks, mut sites) = (Lines::default(), Lines::default());

@@ -51,6 +51,9 @@ impl Fates {
     }
 }
 
+/// The start of a setting that makes a group of an expression into a variable.
+const SET_GROUP: &str = "set redirect_";
+
 /// Lines of a block.
 #[derive(Default)]
 pub(super) struct Lines {
@@ -99,12 +102,40 @@ impl Lines {
     }
 
     /// A block with the comments before it, after an empty line.
-    pub(super) fn block(&mut self, comments: &[String], head: String, inner: Lines) {
+    pub(super) fn block(&mut self, comments: &[String], head: String, mut inner: Lines) {
+        if head.starts_with("when ") {
+            // All that are true set their variables before the first one acts.
+            let is_other = |line: &&OutputLine| matches!(line, OutputLine::Block(_, head, other) if head.starts_with("when ") && other.has_groups());
+            let others = self.lines.iter().filter(is_other).count();
+            if others > 0 {
+                inner.rename_groups(others + 1);
+            }
+        }
         if !self.lines.is_empty() {
             self.lines.push(OutputLine::Gap);
         }
         let is_said = |text: &&String| !text.is_empty();
         self.lines.push(OutputLine::Block(comments.iter().filter(is_said).cloned().collect(), head, inner));
+    }
+
+    /// Whether it makes groups of an expression into variables.
+    fn has_groups(&self) -> bool {
+        let is_group =
+            |line: &OutputLine| matches!(line, OutputLine::Setting(text) if text.starts_with(SET_GROUP));
+        self.lines.iter().any(is_group)
+    }
+
+    /// Gives these variables names of their own.
+    fn rename_groups(&mut self, number: usize) {
+        for line in &mut self.lines {
+            if let OutputLine::Setting(text) = line {
+                let is_set = text.starts_with(SET_GROUP);
+                *text = text.replace("${redirect_", &format!("${{redirect_{number}_"));
+                if is_set {
+                    *text = text.replacen(SET_GROUP, &format!("{SET_GROUP}{number}_"), 1);
+                }
+            }
+        }
     }
 
     /// Puts a comment before everything else.

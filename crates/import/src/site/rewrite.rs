@@ -156,7 +156,7 @@ fn confined(path: &Path, pattern: &str, to: &str) -> Confined {
 }
 
 /// The text that every match of an anchored expression begins with.
-fn literal(pattern: &str) -> String {
+pub(super) fn literal(pattern: &str) -> String {
     let Some(rest) = pattern.strip_prefix('^') else { return String::new() };
     let mut text = String::new();
     let mut chars = rest.chars().peekable();

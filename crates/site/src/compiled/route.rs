@@ -58,7 +58,7 @@ pub(crate) struct CompiledRoute {
     pub(crate) try_files: Option<usize>,
     /// The path at which the folder is, without a slash at the end.
     pub(crate) files_at: String,
-    /// That folder has no index files and no listings: its folders are not there.
+    /// That folder, or the one of the action, has no index files and no listings: its folders are not there.
     pub(crate) tries_files_only: bool,
     /// What is in front of the path in redirects of folders.
     pub(crate) redirect_origin: Option<Text>,
@@ -195,7 +195,11 @@ impl CompiledRoute {
         if let Some(folder) = route.try_files {
             within(folder, plan.folders.len(), "folder", place)?;
         }
-        let tried = route.try_files.and_then(|folder| plan.folders.get(folder));
+        let own = match action {
+            CompiledAction::Files(folder) => Some(folder),
+            _ => None,
+        };
+        let tried = route.try_files.or(own).and_then(|folder| plan.folders.get(folder));
         let tries_files_only =
             tried.is_some_and(|folder| folder.index.is_empty() && folder.listing == Listing::Off);
         let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), parts.tables, place)?;
