@@ -1,15 +1,24 @@
 //! Variables with one value in their place: they are replaced by it, so that the site file has texts in place of variables.
 //!
 //! These are `$server_name`, `$server_port` and `$server_addr` of a server, `$document_root` of a block, in places where upstreams
-//! and folders are named what `set` gave to a variable, and fields of an auth service that `auth_request_set` gave to one.
+//! and folders are named, and in rates, what `set` gave to a variable, and fields of an auth service that `auth_request_set` gave to one.
 
 use crate::nginx::{Directive, Word};
 
 use super::values;
 
 /// Directives in which the variables of `set` are replaced.
-const PLACES: [&str; 7] =
-    ["proxy_pass", "grpc_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "root", "alias"];
+const PLACES: [&str; 9] = [
+    "proxy_pass",
+    "grpc_pass",
+    "fastcgi_pass",
+    "uwsgi_pass",
+    "scgi_pass",
+    "root",
+    "alias",
+    "limit_rate",
+    "limit_rate_after",
+];
 
 /// Names and values. The last one of a name applies.
 type Known = Vec<(String, String)>;

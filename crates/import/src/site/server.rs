@@ -61,7 +61,10 @@ impl<'d> Import<'d> {
         let trusts: Vec<bool> = servers.iter().map(trusts).collect();
         self.addresses.trust_headers(&trusts);
         let mut taken: Vec<(String, String)> = Vec::new();
-        for (at, server) in servers.into_iter().enumerate() {
+        // Of the names `name.*` that fit, nginx takes the longest, and all of them before expressions. Here the first site counts.
+        let mut servers: Vec<(usize, &'d Directive)> = servers.into_iter().enumerate().collect();
+        servers.sort_by_key(|(_, server)| std::cmp::Reverse(longest_start(server)));
+        for (at, server) in servers {
             // Groups of its names are variables of its own.
             let known = self.maps.len();
             self.server(server, at, http, &mut taken, top, sites);
@@ -344,6 +347,13 @@ impl<'d> Import<'d> {
             }
         }
     }
+}
+
+/// The length of the longest of a server's names that end with a wildcard.
+fn longest_start(server: &Directive) -> usize {
+    let names = server.inner().iter().filter(|it| it.name == "server_name").flat_map(Directive::texts);
+    let starts = names.filter(|name| name.ends_with(".*") && !name.starts_with('~'));
+    starts.map(str::len).max().unwrap_or(0)
 }
 
 /// Whether a name, or one with a wildcard, may be that of a host.

@@ -61,6 +61,10 @@ fn directives_have_their_words() {
             "limit-rate \"100KiB\" | limit-rate-after \"2MiB\" | files \"/r\"",
         ),
         (
+            "root /r; set $rate 5m; limit_rate $rate; limit_rate_after 0;",
+            "limit-rate \"5MiB\" | limit-rate-after \"0\" | set rate \"5m\" | files \"/r\"",
+        ),
+        (
             "root /r; limit_rate 0; limit_rate_after 0;",
             "limit-rate off | limit-rate-after \"0\" | files \"/r\"",
         ),
@@ -381,6 +385,18 @@ fn upstreams_zones_maps_and_logs() {
     ] {
         assert!(imported.text.contains(expected), "{expected}\n{}", imported.text);
     }
+}
+
+#[test]
+fn the_longest_name_with_a_wildcard_at_its_end_counts() {
+    let text = imported(
+        "http { server { listen 80 default_server; server_name ~^mail; return 201; } server { listen 80; server_name mail.*; return 202; } \
+         server { listen 80; server_name mail.a.*; return 203; } }",
+    )
+    .text;
+    let at = |status: &str| text.find(&format!("respond {status}")).unwrap();
+    assert!(at("203") < at("202") && at("202") < at("201"), "{text}");
+    assert!(text.contains("site \"~^mail\" \"*\""), "{text}");
 }
 
 /// A redirect of a server comes before all its locations, exact ones included.
