@@ -1,5 +1,5 @@
 //! The type of a text that `return` sends: nginx takes that of the ending of the path, from `types`, or else `default_type`. The type of
-//! the files of a location with an empty table, which is `default_type` too.
+//! the files of a location with a table of its own: that of their endings, or else `default_type` too.
 
 use crate::nginx::Directive;
 
@@ -12,7 +12,7 @@ use super::out::{Lines, text};
 const DEFAULT: &str = "text/plain";
 
 impl<'d> Import<'d> {
-    /// `types { }` in a location that serves files. Another table there cannot be converted.
+    /// `types { … }` in a location that serves files.
     pub(super) fn types_of_location(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
         if !lines.has("files") {
             return;
@@ -20,13 +20,13 @@ impl<'d> Import<'d> {
         let has_types = |level: &&&'d [Directive]| level.iter().any(|directive| directive.name == "types");
         let Some(level) = chain.of_route().iter().find(has_types) else { return };
         let types = level.iter().filter(|directive| directive.name == "types");
-        let is_empty = types.clone().all(|types| types.inner().is_empty());
-        if !is_empty || !["", "off"].contains(&chain.word("charset")) {
-            let why = "files have the types of their endings; of a location, only an empty table without charset is supported";
+        let table = table(types.clone().flat_map(|types| types.inner()), chain);
+        let Some(table) = table.filter(|_| ["", "off"].contains(&chain.word("charset"))) else {
+            let why = "files have the types of their endings; of a location, only a short table without charset is supported";
             types.for_each(|types| self.leave(types, why, lines));
             return;
-        }
-        types.for_each(|types| self.fates.carried(types));
+        };
+        types.for_each(|types| self.carry(types));
         let kind = match chain.find("default_type") {
             Some(kind) => {
                 self.fates.carried(kind);
@@ -34,8 +34,41 @@ impl<'d> Import<'d> {
             }
             None => DEFAULT,
         };
-        lines.setting(format!("response-header set \"Content-Type\" {} when=success", text(kind)));
+        let setting =
+            |kind: &str| format!("response-header set \"Content-Type\" {} when=success", text(kind));
+        if table.is_empty() {
+            return lines.setting(setting(kind));
+        }
+        let found: Vec<String> = table.iter().map(|(_, test)| format!("!{test}")).collect();
+        let others = [(kind.to_owned(), found.join(" && "))];
+        for (kind, test) in table.iter().chain(&others) {
+            let mut inner = Lines::default();
+            inner.setting(setting(kind));
+            lines.block(&[], format!("when {}", text(test)), inner);
+        }
     }
+}
+
+/// Types of one location.
+const TYPES_MAX: usize = 20;
+
+/// The types of a table, with the tests of the paths that have them. `None` if it is too long, or has other than plain endings.
+fn table<'d>(lines: impl Iterator<Item = &'d Directive>, chain: &Chain<'_>) -> Option<Vec<(String, String)>> {
+    let index = chain.find("index").map_or("index.html", |index| index.word(0));
+    let of_folders = index.rsplit('.').next().unwrap_or_default();
+    let test = |kind: &'d Directive| {
+        let endings = kind.texts();
+        let is_plain =
+            |ending: &&str| ending.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        if endings.is_empty() || !endings.iter().all(is_plain) || kind.name.contains('$') {
+            return None;
+        }
+        // A folder has the type of its page.
+        let folder = if endings.contains(&of_folders) { "|/" } else { "" };
+        Some((kind.name.clone(), format!("$uri.matches(r'(?i)(?:\\.(?:{}){folder})$')", endings.join("|"))))
+    };
+    let table: Vec<(String, String)> = lines.map(test).collect::<Option<_>>()?;
+    (table.len() <= TYPES_MAX).then_some(table)
 }
 
 /// What nginx has without `types`.
@@ -101,7 +134,6 @@ mod tests {
             ("types { } default_type a/b;", Some("a/b")),
             ("types { }", Some("text/plain")),
             ("default_type a/b;", None),
-            ("types { a/b log; }", None),
             ("types { } charset utf-8;", None),
         ] {
             let site = of_server(&format!("root /r; location /a/ {{ {content} }}"));
@@ -110,8 +142,20 @@ mod tests {
             assert_eq!(setting.is_some(), site.contains("Content-Type"), "{content}: {site}");
             assert!(setting.is_none_or(|setting| site.contains(&setting)), "{content}: {site}");
         }
-        let site = of_server("root /r; location /a/ { types { a/b log; } }");
-        assert!(site.contains("not converted: types"), "{site}");
+        let site =
+            of_server("root /r; location /a/ { types { a/b log md; text/html html; } default_type a/c; }");
+        for expected in [
+            "when \"$uri.matches(r'(?i)(?:\\\\.(?:log|md))$')\" { | response-header set \"Content-Type\" \"a/b\" when=success | }",
+            "when \"$uri.matches(r'(?i)(?:\\\\.(?:html)|/)$')\" { | response-header set \"Content-Type\" \"text/html\" when=success | }",
+            "when \"!$uri.matches(r'(?i)(?:\\\\.(?:log|md))$') && !$uri.matches(",
+            "{ | response-header set \"Content-Type\" \"a/c\" when=success | }",
+        ] {
+            assert!(site.contains(expected), "{expected}\n{site}");
+        }
+        for lost in ["types { a/b log; } charset utf-8;", "types { a/b a.b; }"] {
+            let site = of_server(&format!("root /r; location /a/ {{ {lost} }}"));
+            assert!(site.contains("not converted: types"), "{site}");
+        }
         let site = of_server("types { a/b log; } location /a/ { types { } proxy_pass http://a; }");
         assert!(!site.contains("Content-Type") && !site.contains("not converted"), "{site}");
     }
