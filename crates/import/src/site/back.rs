@@ -32,9 +32,7 @@ impl<'d> Import<'d> {
             )
         });
         let redirects = chain.list(&["proxy_redirect"]);
-        // nginx changes none by default where the server was named by a variable.
-        let is_named = self.named_by_variables.iter().any(|named| named == authority);
-        if redirects.is_empty() && has_own_host && !is_named {
+        if redirects.is_empty() && has_own_host {
             default.iter().for_each(|line| lines.setting(line.clone()));
         }
         for directive in redirects {

@@ -94,7 +94,16 @@ impl<'d> Import<'d> {
                         for (expression, settings) in
                             when.before.into_iter().chain([(when.expression, when.settings)])
                         {
-                            let mut inner = Lines::default();
+                            let has = |names: &[&str]| {
+                                settings.iter().any(|it| names.iter().any(|name| it.starts_with(name)))
+                            };
+                            let mut inner = match chain.is_server(0)
+                                && has(&["respond ", "redirect "])
+                                && !has(&["response-header "])
+                            {
+                                true => self.fields_of_action(chain),
+                                false => Lines::default(),
+                            };
                             settings.into_iter().for_each(|setting| inner.setting(setting));
                             if !inner.is_empty() {
                                 lines.block(&[], format!("when {}", text(&expression)), inner);

@@ -33,6 +33,7 @@ pub(super) fn replaced(main: &[Directive]) -> (Vec<Directive>, Vec<String>) {
         let of_auth = auth_fields(block);
         replace_auth_fields(block, &of_auth);
         let root = root_of(block);
+        let http_redirects = block.iter().any(|it| it.name == "proxy_redirect");
         for server in block.iter_mut().filter(|directive| directive.name == "server") {
             if let Some(inner) = &mut server.block {
                 let mut fixed = of_server(inner);
@@ -40,7 +41,7 @@ pub(super) fn replaced(main: &[Directive]) -> (Vec<Directive>, Vec<String>) {
                 let once: Vec<String> = sets(inner, true).into_iter().map(|(name, _)| name).collect();
                 let outer: Known =
                     constants(inner).into_iter().filter(|(name, _)| is_single(&once, name)).collect();
-                replace(inner, &fixed, &outer, &mut named);
+                replace(inner, &fixed, &outer, http_redirects, &mut named);
                 name_script_parts(inner);
             }
         }
@@ -264,7 +265,14 @@ fn constants(block: &[Directive]) -> Known {
 }
 
 /// Replaces in a block: `fixed` everywhere, `outer` and the block's own constants in [`PLACES`].
-fn replace(block: &mut Vec<Directive>, fixed: &Known, outer: &Known, named: &mut Vec<String>) {
+fn replace(
+    block: &mut Vec<Directive>,
+    fixed: &Known,
+    outer: &Known,
+    has_redirect: bool,
+    named: &mut Vec<String>,
+) {
+    let has_redirect = has_redirect || block.iter().any(|it| it.name == "proxy_redirect");
     let mut fixed = fixed.clone();
     if block.iter().any(|directive| directive.name == "alias" || directive.name == "root") {
         fixed.retain(|(name, _)| name != "document_root");
@@ -275,7 +283,7 @@ fn replace(block: &mut Vec<Directive>, fixed: &Known, outer: &Known, named: &mut
     let mut here: Known =
         outer.iter().filter(|(name, _)| shadowed.iter().all(|(other, _)| other != name)).cloned().collect();
     here.extend(constants(block));
-    let mut whole = None;
+    let (mut whole, mut unchanged) = (None, None);
     for (at, directive) in block.iter_mut().enumerate() {
         // An `if` needs a variable, and keys are the same for all servers.
         if directive.name != "if" && directive.name != "set" {
@@ -292,18 +300,30 @@ fn replace(block: &mut Vec<Directive>, fixed: &Known, outer: &Known, named: &mut
             if names_server && !directive.word(0).contains('$') {
                 named.push(authority(directive.word(0)).to_owned());
             }
+            if names_server && directive.name == "proxy_pass" && !directive.word(0).contains('$') {
+                unchanged = Some(directive.clone()).filter(|_| !has_redirect);
+            }
             if had_variables && directive.name == "proxy_pass" && !directive.word(0).contains('$') {
                 whole = Some(at);
             }
         }
         if let Some(inner) = &mut directive.block {
             // An `if` has what its location has set.
-            replace(inner, &fixed, if directive.name == "if" { &here } else { outer }, named);
+            let outer = if directive.name == "if" { &here } else { outer };
+            replace(inner, &fixed, outer, has_redirect, named);
         }
     }
     if let Some(at) = whole {
         rewrite_whole(block, at);
     }
+    block.extend(unchanged.as_ref().map(no_redirects));
+}
+
+/// Behind a variable, nginx changes no redirects by default.
+pub(super) fn no_redirects(pass: &Directive) -> Directive {
+    let off = Word { text: "off".to_owned(), is_quoted: false };
+    let name = "proxy_redirect".to_owned();
+    Directive { name, words: vec![off], comments: Vec::new(), block: None, ..pass.clone() }
 }
 
 /// The path of a `proxy_pass` with variables replaces the whole path and query, not only that of its location: it becomes a `rewrite`.

@@ -282,3 +282,17 @@ fn redirects_of_several_conditions_have_their_own_groups() {
         assert!(site.contains(expected), "{expected}\n{site}");
     }
 }
+
+/// Responses of a server itself have its fields, also where these stand in its routes because some have others.
+#[test]
+fn conditional_responses_of_a_server_have_its_fields() {
+    let rules = "add_header Access-Control-Allow-Origin * always; if ($request_method = OPTIONS) { return 204; } location / { root /r; }";
+    let site = of_server(&format!("{rules} location /a {{ add_header X-A b; return 200; }}"));
+    let expected = "when \"$request_method == 'OPTIONS'\" { | response-header add \"Access-Control-Allow-Origin\" \"*\" | respond 204 | }";
+    assert!(site.contains(expected), "{site}");
+    let site = of_server(&format!(
+        "{rules} error_page 404 /none.html; rewrite ^/b/(.*)$ /c/$1 permanent; location = /b/x {{ return 200; }}"
+    ));
+    assert!(site.contains("when \"$request_method == 'OPTIONS'\" { | respond 204 | }"), "{site}");
+    assert_eq!(site.matches("response-header").count(), 1, "{site}");
+}

@@ -79,6 +79,14 @@ impl<'d> Import<'d> {
         self.visitor_cookie(levels, lines);
     }
 
+    /// The fields of an action in a server: those that stand in its routes, because some of these have others.
+    pub(super) fn fields_of_action(&mut self, server: &Chain<'d>) -> Lines {
+        let mut fields = Lines::default();
+        self.lists(&[&server.within(&[]), server, &server.outer()], &mut fields);
+        fields.retain("response-header");
+        fields
+    }
+
     /// Whether a list applies to a server that a nested block replaces by its own.
     pub(super) fn has_replaced_lists(chain: &Chain<'d>) -> bool {
         LISTS.iter().any(|names| !chain.list(names).is_empty() && is_replaced_below(chain, names))

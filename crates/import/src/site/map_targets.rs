@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use crate::nginx::{Directive, Word};
 
-use super::constants::{authority, is_used};
+use super::constants::{authority, is_used, no_redirects};
+use super::ifs::has_group;
 
 /// URLs of one map; with more it is left as it is.
 const URLS_MAX: usize = 32;
@@ -19,7 +20,7 @@ pub(super) fn expanded(main: &[Directive], named: &mut Vec<String>) -> Vec<Direc
     for http in main.iter_mut().filter(|directive| directive.name == "http") {
         let Some(block) = &mut http.block else { continue };
         let maps: HashMap<String, Urls> = block.iter().filter_map(urls).collect();
-        expand(block, &maps, named);
+        expand(block, &maps, false, named);
     }
     main
 }
@@ -89,7 +90,54 @@ fn urls(map: &Directive) -> Option<(String, Urls)> {
     (others.len() <= URLS_MAX).then(|| (name.to_owned(), (usual, others)))
 }
 
-fn expand(block: &mut Vec<Directive>, maps: &HashMap<String, Urls>, named: &mut Vec<String>) {
+/// `set $rest ""; if (…) { set $rest ?$args; } proxy_pass http://app$rest;`: the path and the query under that condition.
+fn add_paths(block: &mut Vec<Directive>) {
+    let Some(at) = block.iter().position(|it| it.name == "proxy_pass") else { return };
+    let Some(pass) = block.get(at).cloned() else { return };
+    let Some((url, name)) = pass.word(0).split_once('$').filter(|(url, _)| is_url(url)) else { return };
+    let name = name.trim_matches(['{', '}']).to_owned();
+    let sets = |it: &Directive| it.name == "set" && it.word(0).trim_start_matches('$') == name;
+    let of_if = |it: &Directive| match it.inner() {
+        [only] if it.name == "if" && sets(only) => {
+            let to = only.word(1);
+            let is_target = to.starts_with(['?', '/']) && !to.ends_with('?') && !has_group(to);
+            is_target.then(|| format!("{}{to}?", if to.starts_with('?') { "/" } else { "" }))
+        }
+        _ => None,
+    };
+    let usual = block.iter().position(|it| sets(it) && it.word(1).is_empty());
+    let is_known = |(index, it): (usize, &Directive)| {
+        index == at || Some(index) == usual || of_if(it).is_some() || !(sets(it) || is_used(it, &name))
+    };
+    let is_first = block.iter().position(|it| sets(it) || is_used(it, &name)) == usual;
+    let has_rewrite = block.iter().any(|it| it.name == "rewrite");
+    if usual.is_none() || !is_first || has_rewrite || !block.iter().enumerate().all(is_known) {
+        return;
+    }
+    for directive in block.iter_mut() {
+        if let Some(to) = of_if(directive) {
+            let rewrite = Directive {
+                name: "rewrite".to_owned(),
+                words: ["^", &to, "break"].map(word).into(),
+                comments: Vec::new(),
+                block: None,
+                ..pass.clone()
+            };
+            directive.block = Some(vec![rewrite]);
+        }
+    }
+    block[at] = Directive { words: vec![word(url)], ..pass.clone() };
+    block.retain(|it| !sets(it));
+}
+
+fn expand(
+    block: &mut Vec<Directive>,
+    maps: &HashMap<String, Urls>,
+    has_redirect: bool,
+    named: &mut Vec<String>,
+) {
+    let has_redirect = has_redirect || block.iter().any(|it| it.name == "proxy_redirect");
+    let count = named.len();
     expand_sets(block, named);
     let found = block.iter().position(|it| it.name == "proxy_pass" && it.word(0).starts_with('$'));
     if let Some(at) = found
@@ -111,9 +159,14 @@ fn expand(block: &mut Vec<Directive>, maps: &HashMap<String, Urls>, named: &mut 
         *pass = to(usual);
         block.splice(at..at, ifs);
     }
+    if named.len() > count && !has_redirect {
+        let pass = block.iter().find(|it| it.name == "proxy_pass").map(no_redirects);
+        block.extend(pass);
+    }
+    add_paths(block);
     for directive in block {
         if let Some(inner) = &mut directive.block {
-            expand(inner, maps, named);
+            expand(inner, maps, has_redirect, named);
         }
     }
 }

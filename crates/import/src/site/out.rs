@@ -138,6 +138,12 @@ impl Lines {
         }
     }
 
+    /// Leaves only the settings of this name.
+    pub(super) fn retain(&mut self, name: &str) {
+        let is_it = |line: &OutputLine| matches!(line, OutputLine::Setting(text) if text.split(' ').next() == Some(name));
+        self.lines.retain(is_it);
+    }
+
     /// Puts a comment before everything else.
     pub(super) fn comment_first(&mut self, texts: &[String]) {
         let comments = texts.iter().map(|text| OutputLine::Comment(harmless(text)));

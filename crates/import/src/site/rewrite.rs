@@ -381,13 +381,10 @@ impl<'d> Import<'d> {
                 };
                 let placed = placed.map(|mut blocks| {
                     if location.is_none() {
-                        // An action of a site has the fields of none of its routes.
-                        let own = chain.within(&[]);
                         for (_, inner) in &mut blocks {
-                            let mut lists = Lines::default();
-                            self.lists(&[&own, chain, &chain.outer()], &mut lists);
-                            lists.extend(std::mem::take(inner));
-                            *inner = lists;
+                            let mut fields = self.fields_of_action(chain);
+                            fields.extend(std::mem::take(inner));
+                            *inner = fields;
                         }
                     }
                     blocks

@@ -280,3 +280,40 @@ fn urls_that_conditions_choose_are_routes() {
         assert!(site.contains("respond 501") && !site.contains("proxy \"http://ui\""), "{lost}\n{site}");
     }
 }
+
+/// Laravel Octane: the query of one page is in a variable behind the name of the upstream.
+#[test]
+fn a_path_that_a_condition_chooses_is_a_rewrite() {
+    let of = |sets: &str| {
+        of_server(&format!(
+            "root /srv; location / {{ try_files $uri @app; }} location @app {{ {sets} proxy_pass http://10.0.0.1$rest; }}"
+        ))
+    };
+    let site = of("set $rest \"\"; if ($uri = /index.php) { set $rest ?$query_string; }");
+    let expected = "when \"$uri == '/index.php'\" { | rewrite \"^\" \"/?$query_string?\" then=stop | }";
+    assert!(site.contains(expected) && site.contains("proxy \"http://10.0.0.1\""), "{site}");
+    assert!(!site.contains("proxy-redirect") && !site.contains("others="), "{site}");
+    for other in
+        ["set $rest x; if ($arg_a) { set $rest /b; }", "set $rest \"\"; if ($arg_a) { set $rest .evil; }"]
+    {
+        let site = of(other);
+        assert!(!site.contains("proxy \"http://10.0.0.1\""), "{other}\n{site}");
+    }
+}
+
+/// nginx changes `Location` of an upstream by default only where that stands in `proxy_pass` itself.
+#[test]
+fn redirects_of_named_servers_stay() {
+    for (pass, is_changed) in [
+        ("proxy_pass http://10.0.0.1;", true),
+        ("set $app 10.0.0.1; proxy_pass http://$app;", false),
+        ("set $app http://10.0.0.1; if ($arg_a) { set $app http://10.0.0.2; } proxy_pass $app;", false),
+        ("set $app 10.0.0.1; proxy_pass http://$app; proxy_redirect http://b/ /;", true),
+    ] {
+        let site = of_server(&format!("location / {{ {pass} }}"));
+        assert_eq!(site.contains("proxy-redirect"), is_changed, "{pass}\n{site}");
+    }
+    let site =
+        of_server("proxy_redirect http://b/ /; location / { set $app 10.0.0.1; proxy_pass http://$app; }");
+    assert!(site.contains("proxy-redirect \"http://b/\" \"/\""), "{site}");
+}
