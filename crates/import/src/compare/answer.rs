@@ -55,7 +55,10 @@ impl Answer {
     ) -> Vec<(String, String, String)> {
         let mut what = Vec::new();
         // Methods of a file: nginx refuses the question, and we name them.
-        if (self.status, other.status) == (405, 204) && self.is_page_of_nginx() && other.field("allow") != "-"
+        if [404, 405].contains(&self.status)
+            && other.status == 204
+            && self.is_page_of_nginx()
+            && other.field("allow") != "-"
         {
             return what;
         }

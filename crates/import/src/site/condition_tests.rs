@@ -489,3 +489,33 @@ fn expressions_come_before_plain_locations_beside_them() {
         assert!(site.contains(expected), "{text}: {site}");
     }
 }
+
+/// nginx tries no expression of a map for an empty value.
+#[test]
+fn expressions_of_a_map_find_no_empty_value() {
+    let of = |cases: &str| {
+        imported(&format!("http {{ map $http_x $y {{ {cases} }} server {{ return 200 $y; }} }}")).text
+    };
+    assert!(of("default a; ~* $http_x;").contains("    case \"~*\" \"$http_x\"\n    case \"\" a\n"));
+    assert!(of("~^b*$ c;").contains("    case \"\" \"\"\n"));
+    assert!(!of("default a; ~b c;").contains("case \"\""));
+    assert_eq!(of("default a; ~.* b; \"\" c;").matches("case \"\"").count(), 1);
+}
+
+/// The parenthesis behind a quoted expression is a word of its own.
+#[test]
+fn quoted_expressions_have_groups() {
+    let site = of_server("root /r; if ($request_uri ~* \"^(.*/)index\\.php$\" ) { return 301 $1; }");
+    let expected = "set redirect_1 expr=\"$request_uri.extract(r'(?i)^(.*/)index\\\\.php$')\" | redirect \"${redirect_1}\" status=301";
+    assert!(site.contains(expected), "{site}");
+}
+
+/// Rules of a location that tries files do not follow the request to a named location.
+#[test]
+fn rules_of_files_are_not_those_of_what_is_tried_last() {
+    let site = of_server(
+        "root /r; location ~ \\.css$ { expires max; try_files $uri @prod; } location @prod { proxy_pass http://10.0.0.1; }",
+    );
+    let expected = "expires max | index off | try-files \"/r\" | reroute \"@prod\" | } | route \"@prod\" { | proxy \"http://10.0.0.1\"";
+    assert!(site.replace("index off | ", "").contains(&expected.replace("index off | ", "")), "{site}");
+}

@@ -256,8 +256,22 @@ impl<'d> Import<'d> {
                 _ => lines.setting(format!("case {} {}", value(key.trim_start_matches('\\')), value(to))),
             }
         }
+        if finds_nothing(map) {
+            let usual =
+                map.inner().iter().find(|case| case.name == "default").map_or("", |case| case.word(0));
+            lines.setting(format!("case {} {}", value(""), value(usual)));
+        }
         Ok((name.to_owned(), format!("map {} {}", value(name), text(source)), lines))
     }
+}
+
+/// Whether an expression of a map would find an empty value: nginx tries none for it.
+fn finds_nothing(map: &Directive) -> bool {
+    let finds = |case: &Directive| {
+        let pattern = case.name.strip_prefix('~').map(|pattern| pattern.trim_start_matches('*'));
+        pattern.is_some_and(|pattern| Regex::new(pattern, false).is_ok_and(|regex| regex.is_match(b"")))
+    };
+    map.inner().iter().any(finds) && !map.inner().iter().any(|case| case.name.is_empty())
 }
 
 /// The type of a response.

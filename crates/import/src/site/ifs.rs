@@ -237,8 +237,12 @@ fn group_names(pattern: &str) -> Vec<String> {
 fn searched(condition: &Directive) -> Option<(String, String)> {
     let words = condition.texts();
     let at = words.iter().position(|word| ["~", "~*"].contains(word))?;
-    let [operand] = words.get(at + 1..)? else { return None };
-    let operand = operand.strip_suffix(')')?;
+    let operand = match words.get(at + 1..)? {
+        [operand] => operand.strip_suffix(')')?,
+        // Behind a quoted one, the parenthesis is a word.
+        [operand, ")"] => operand,
+        _ => return None,
+    };
     let [variable] = values::variables(words.get(at.checked_sub(1)?)?)[..] else { return None };
     let flags = if words.get(at) == Some(&"~*") { "(?i)" } else { "" };
     let Some(Pattern::Same(pattern)) = pattern::read(operand).filter(|_| !operand.contains('\'')) else {

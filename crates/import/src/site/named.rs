@@ -26,7 +26,13 @@ impl<'d> Import<'d> {
             let is_tried = any(server, &|it| leads(it, "try_files"));
             // Where the path itself is not tried, it stands behind the files of others.
             let is_behind_others = any(server, &|it| leads(it, "try_files") && !it.texts().contains(&"$uri"));
-            if is_page || is_behind_others || (is_tried && !is_simple(location)) {
+            // Rules of the location that tries files are not for this one.
+            let is_behind_rules = any(server, &|it| {
+                it.name == "location"
+                    && it.inner().iter().any(|inner| leads(inner, "try_files"))
+                    && it.inner().iter().any(|inner| OF_RESPONSES.contains(&inner.name.as_str()))
+            });
+            if is_page || is_behind_others || is_behind_rules || (is_tried && !is_simple(location)) {
                 self.named_routes.push(name.to_owned());
             }
         }
@@ -53,6 +59,9 @@ impl<'d> Import<'d> {
         self.named_routes.iter().any(|known| known == name)
     }
 }
+
+/// Rules for the responses of a location.
+const OF_RESPONSES: [&str; 5] = ["add_header", "error_page", "expires", "limit_rate", "sub_filter"];
 
 /// What needs a route of its own: rules that apply to no file of the `try_files`.
 const RULES: [&str; 16] = [
