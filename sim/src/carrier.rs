@@ -14,6 +14,10 @@ use crate::socket::{Received, Sent, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
+/// Receives and sends of one step: at first, and of a connection on which much has come already.
+const MOVES_PER_STEP: u8 = 3;
+const MOVES_LATER: u8 = 32;
+
 /// The socket, and what is drawn for it.
 pub(crate) struct Wire {
     pub(crate) socket: Socket,
@@ -32,6 +36,11 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
+    /// Draws how much the next step moves.
+    pub(crate) fn draw_moves(&mut self, random: &mut fastrand::Rng) {
+        self.moves_left = if self.socket.is_long() { MOVES_LATER } else { random.u8(1..=MOVES_PER_STEP) };
+    }
+
     /// Reports what has happened since the last call. Returns whether anything has.
     pub(crate) fn report(&mut self, shared: &mut Shared<'_>, actor: Actor) -> bool {
         let events = std::mem::take(&mut self.events);

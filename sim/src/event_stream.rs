@@ -15,9 +15,6 @@ use crate::socket::{Received, Socket, draw_piece};
 use crate::trace::Actor;
 use crate::world::Shared;
 
-/// Receives and sends of one step.
-const MOVES_PER_STEP: u8 = 3;
-
 pub(crate) struct EventStream {
     wire: Rc<RefCell<Wire>>,
     state: State,
@@ -78,7 +75,7 @@ impl EventStream {
         shared: &mut Shared<'_>,
         actor: Actor,
     ) -> Received {
-        self.wire.borrow_mut().moves_left = random.u8(1..=MOVES_PER_STEP);
+        self.wire.borrow_mut().draw_moves(random);
         let had_ended = matches!(self.state, State::Ended);
         let mut did = self.drive(shared, actor);
         did |= self.ask();
@@ -142,7 +139,8 @@ impl EventStream {
         }
         let Some(body) = &mut self.body else { return Received::Nothing };
         if self.unreleased > 0 && random.bool() {
-            let released = draw_piece(random, self.unreleased);
+            let is_long = self.wire.borrow().socket.is_long();
+            let released = if is_long { self.unreleased } else { draw_piece(random, self.unreleased) };
             self.unreleased -= released;
             // The stream may have ended.
             let _ = body.flow_control().release_capacity(released);

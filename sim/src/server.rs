@@ -44,7 +44,7 @@ impl Server {
         loop {
             let mut did = false;
             for (number, worker) in self.workers.iter_mut().enumerate() {
-                socket::somebody_did(true);
+                socket::worker_did();
                 did |= worker.step().map_err(|error| format!("worker {number}: {error}"))?;
             }
             if !did && is_done() {
@@ -126,7 +126,7 @@ impl SimulatedWorker {
 
     /// One turn, if there is anything to do. Returns whether there was.
     pub(crate) fn step(&mut self) -> io::Result<bool> {
-        self.stepped.step(self.watched.is_ready())
+        self.stepped.step(self.watched.is_worker_ready())
     }
 
     pub(crate) fn advance(&mut self, time: Duration) {

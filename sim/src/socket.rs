@@ -1,7 +1,8 @@
 //! A non-blocking Unix socket, and how many bytes a peer sends or receives at once.
 //!
 //! Most sockets have nothing to receive, and a system call for each would cost more than everything else. So the thread has one epoll
-//! set for all sockets of peers and for the sets of workers, and reads it once after anybody has done something.
+//! set for all sockets of peers and for the sets of workers. It is read once after a worker's turn, and says which actors have news; and
+//! once after peers have sent something, before the next turn of any of several workers.
 
 use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind, Read, Write};
@@ -56,6 +57,25 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; ROOM_MAX]);
 
     static READINESS: RefCell<Readiness> = RefCell::new(Readiness::new());
+
+    /// Who acts now: sockets that it opens or accepts are its own.
+    static ACTOR: Cell<usize> = const { Cell::new(NOBODY) };
+}
+
+/// The owner of what belongs to no actor.
+const NOBODY: usize = usize::MAX;
+
+/// From now on this actor acts.
+pub(crate) fn begin(actor: usize) {
+    ACTOR.set(actor);
+}
+
+/// Calls `each` with actors that may have something to receive, or room to send again, since a worker's last turn.
+pub(crate) fn news(each: impl FnMut(usize)) {
+    READINESS.with_borrow_mut(|readiness| {
+        readiness.ask();
+        readiness.news.drain(..).chain(readiness.full.drain(..)).for_each(each);
+    });
 }
 
 /// Which sockets of this thread may have something to receive, or to accept.
@@ -63,10 +83,14 @@ struct Readiness {
     set: OwnedFd,
     /// By number.
     is_ready: Vec<bool>,
+    owners: Vec<usize>,
+    /// Owners of what became ready, and of sockets that had no room.
+    news: Vec<usize>,
+    full: Vec<usize>,
     free: Vec<usize>,
     /// Those of workers: ready as long as they have events.
     workers: Vec<usize>,
-    /// Somebody has done something since the set was asked.
+    /// Peers have done something since the set was asked.
     is_due: bool,
     events: Vec<Event>,
 }
@@ -75,7 +99,17 @@ impl Readiness {
     fn new() -> Readiness {
         let set = epoll::create(CreateFlags::CLOEXEC).expect("a descriptor");
         let events = Vec::with_capacity(EVENTS_MAX);
-        Readiness { set, is_ready: Vec::new(), free: Vec::new(), workers: Vec::new(), is_due: true, events }
+        Readiness {
+            set,
+            is_ready: Vec::new(),
+            owners: Vec::new(),
+            news: Vec::new(),
+            full: Vec::new(),
+            free: Vec::new(),
+            workers: Vec::new(),
+            is_due: true,
+            events,
+        }
     }
 
     fn watch(&mut self, socket: impl AsFd) -> usize {
@@ -91,21 +125,25 @@ impl Readiness {
     fn add(&mut self, socket: impl AsFd, flags: EventFlags) -> usize {
         let number = self.free.pop().unwrap_or_else(|| {
             self.is_ready.push(true);
+            self.owners.push(NOBODY);
             self.is_ready.len() - 1
         });
-        self.is_ready[number] = true;
+        (self.is_ready[number], self.owners[number]) = (true, ACTOR.get());
         epoll::add(&self.set, socket, EventData::new_u64(number as u64), flags).expect("room in the set");
         number
     }
 
-    fn is_ready(&mut self, number: usize) -> bool {
-        if std::mem::take(&mut self.is_due) {
+    /// Whether a worker may have events. Whether it has is asked only where there are several: the first thing that a turn does is the same
+    /// system call.
+    fn is_worker_ready(&mut self, number: usize) -> bool {
+        if self.is_due && self.workers.len() > 1 {
             self.ask();
         }
-        self.is_ready[number]
+        self.is_due || self.is_ready[number]
     }
 
     fn ask(&mut self) {
+        self.is_due = false;
         self.workers.iter().for_each(|worker| self.is_ready[*worker] = false);
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         loop {
@@ -113,7 +151,11 @@ impl Readiness {
             let room = rustix::buffer::spare_capacity(&mut self.events);
             let count = epoll::wait(&self.set, room, Some(&at_once)).expect("a set that can be asked");
             for event in &self.events {
-                self.is_ready[event.data.u64() as usize] = true;
+                let number = event.data.u64() as usize;
+                self.is_ready[number] = true;
+                if self.owners[number] != NOBODY {
+                    self.news.push(self.owners[number]);
+                }
             }
             if count < EVENTS_MAX {
                 return;
@@ -128,11 +170,17 @@ pub(crate) struct Watched(usize);
 impl Watched {
     /// Of the events of a worker.
     pub(crate) fn of_worker(events: impl AsFd) -> Watched {
+        begin(NOBODY);
         Watched(READINESS.with_borrow_mut(|readiness| readiness.watch_worker(events)))
     }
 
-    pub(crate) fn is_ready(&self) -> bool {
-        READINESS.with_borrow_mut(|readiness| readiness.is_ready(self.0))
+    /// Whether a worker may have events.
+    pub(crate) fn is_worker_ready(&self) -> bool {
+        READINESS.with_borrow_mut(|readiness| readiness.is_worker_ready(self.0))
+    }
+
+    fn is_ready(&self) -> bool {
+        READINESS.with_borrow(|readiness| readiness.is_ready[self.0])
     }
 
     fn new(socket: impl AsFd) -> Watched {
@@ -185,9 +233,23 @@ impl Listener {
     }
 }
 
-/// Somebody has done something: who has found nothing to receive looks again. If it was the server, so does who has found no room.
-pub(crate) fn somebody_did(is_server: bool) {
-    TURNS.set(TURNS.get() + u64::from(is_server));
+/// A worker has had a turn: who has found no room tries again.
+pub(crate) fn worker_did() {
+    TURNS.set(TURNS.get() + 1);
+    READINESS.with_borrow_mut(|readiness| readiness.is_due = true);
+}
+
+/// The actor tries again after the next turn of a worker.
+fn wait_for_room() {
+    READINESS.with_borrow_mut(|readiness| {
+        if readiness.full.last() != Some(&ACTOR.get()) {
+            readiness.full.push(ACTOR.get());
+        }
+    });
+}
+
+/// A peer has done something: workers may have something to receive.
+pub(crate) fn peer_did() {
     READINESS.with_borrow_mut(|readiness| readiness.is_due = true);
 }
 
@@ -346,6 +408,7 @@ impl Socket {
 
     fn send_plain(&mut self, bytes: &[u8]) -> Sent {
         if self.is_full_since == TURNS.get() {
+            wait_for_room();
             return Sent::Full;
         }
         let is_header = !self.header.is_empty();
@@ -359,6 +422,7 @@ impl Socket {
             Ok(count) => Sent::Bytes(count),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 self.is_full_since = TURNS.get();
+                wait_for_room();
                 Sent::Full
             }
             Err(_) => Sent::Broken,

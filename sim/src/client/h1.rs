@@ -64,7 +64,7 @@ struct Request {
 }
 
 /// A client that leaves does so at one of so many steps at which it waits.
-const LEAVE_STEPS: u8 = 8;
+const LEAVE_STEPS: u8 = 3;
 
 #[derive(Debug, Clone, Copy)]
 enum Fault {

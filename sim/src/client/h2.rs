@@ -23,8 +23,8 @@ use crate::socket::{Did, Socket, draw_piece};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
-/// Receives and sends of one step.
-const MOVES_PER_STEP: u8 = 3;
+/// Of a client whose windows stay as they are, a response has at most so many.
+const WINDOWS_PER_RESPONSE: usize = 20;
 
 /// The windows of a connection on which much has come already.
 const WINDOW_LATER: u32 = 1 << 20;
@@ -34,9 +34,6 @@ pub(super) struct Connection {
     state: State,
     /// The windows of the client, in bytes.
     window: u32,
-    /// Some requests have bodies. Then its windows stay as they are: `h2` does not read while a change of them waits behind a body, and the
-    /// server may read on only when its client reads.
-    has_uploads: bool,
     /// Requests that were not sent yet; the last is the next.
     planned: Vec<Planned>,
     streams: Vec<Stream>,
@@ -127,12 +124,16 @@ impl Connection {
         let count = count.min(requests_max);
         let draw = if is_unwanted { draw_unwanted } else { draw_request };
         let mut planned: Vec<Planned> = (0..count).map(|_| draw(random, shared)).collect();
-        planned.iter_mut().for_each(|request| request.address = socket.announced());
-        for request in &planned {
+        let window = *random.choice(&[100, 3_000, 20_000, 65_535, 1 << 20]).expect("some");
+        let has_uploads = planned.iter().any(|request| request.body_length > 0);
+        for request in &mut planned {
+            request.address = socket.announced();
+            if has_uploads {
+                request.response_bytes_max = WINDOWS_PER_RESPONSE * window as usize;
+            }
             shared.model.plan(request.clone());
         }
         let wire = Wire::new(socket, Vec::new(), random);
-        let window = *random.choice(&[100, 3_000, 20_000, 65_535, 1 << 20]).expect("some");
         let mut builder = client::Builder::new();
         builder.initial_window_size(window).initial_connection_window_size(window.max(65_535));
         let handshake = Box::pin(builder.handshake(Carrier(wire.clone())));
@@ -144,7 +145,6 @@ impl Connection {
             wire,
             state: State::Handshake(handshake),
             window,
-            has_uploads: planned.iter().any(|request| request.body_length > 0),
             planned,
             streams: Vec::new(),
             leftovers: Vec::new(),
@@ -204,7 +204,7 @@ impl Connection {
         if let Some(did) = self.fail(random, shared, actor) {
             return Ok(did);
         }
-        self.wire.borrow_mut().moves_left = random.u8(1..=MOVES_PER_STEP);
+        self.wire.borrow_mut().draw_moves(random);
         if self.reads_late && self.deaf_until_ns.is_none() {
             // The settings of the server have to be known.
             self.wire.borrow_mut().is_deaf = matches!(self.state, State::Open(..));
@@ -308,9 +308,18 @@ impl Connection {
         Some(Did::Something)
     }
 
+    /// Whether some bodies are not sent. Meanwhile its windows stay as they are: `h2` does not read while a change of them waits behind a body,
+    /// and the server may read on only when its client reads.
+    fn has_uploads(&self) -> bool {
+        !self.leftovers.is_empty()
+            || self.planned.iter().any(|request| request.body_length > 0)
+            || self.streams.iter().any(|stream| stream.upload.is_some())
+    }
+
     /// Lets the connection receive and send. Returns whether it did.
     fn drive(&mut self, shared: &mut Shared<'_>, actor: Actor) -> bool {
         let mut context = Context::from_waker(Waker::noop());
+        let has_uploads = self.has_uploads();
         let next = match &mut self.state {
             State::Handshake(handshake) => match handshake.as_mut().poll(&mut context) {
                 Poll::Ready(Ok((sender, driver))) => Some(State::Open(sender, Box::new(driver))),
@@ -318,7 +327,7 @@ impl Connection {
                 Poll::Pending => None,
             },
             State::Open(_, driver) => {
-                if self.window < WINDOW_LATER && self.wire.borrow().socket.is_long() && !self.has_uploads {
+                if self.window < WINDOW_LATER && self.wire.borrow().socket.is_long() && !has_uploads {
                     // While the server has not confirmed an earlier change, there is no other one.
                     if driver.set_initial_window_size(WINDOW_LATER).is_ok() {
                         self.window = WINDOW_LATER;
@@ -342,12 +351,16 @@ impl Connection {
     /// Sends the next request, if there is one.
     fn request(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor) -> bool {
         let State::Open(sender, _) = &mut self.state else { return false };
-        if self.streams.len() >= self.streams_max || self.planned.is_empty() || random.u8(..3) == 0 {
+        if self.streams.len() >= self.streams_max || self.planned.is_empty() {
             return false;
         }
         let mut context = Context::from_waker(Waker::noop());
         if !matches!(sender.poll_ready(&mut context), Poll::Ready(Ok(()))) {
             return false;
+        }
+        if random.u8(..3) == 0 {
+            // In another step.
+            return true;
         }
         let Some(planned) = self.planned.pop() else { return false };
         let has_body = matches!(planned.method, "POST" | "PUT");
@@ -379,9 +392,10 @@ impl Connection {
         shared: &mut Shared<'_>,
         actor: Actor,
     ) -> Result<bool, String> {
+        let is_long = self.wire.borrow().socket.is_long();
         if !self.leftovers.is_empty() && random.bool() {
             let at = random.usize(..self.leftovers.len());
-            let progress = send_piece(&mut self.leftovers[at], random);
+            let progress = send_piece(&mut self.leftovers[at], is_long, random);
             if progress == Sending::Over {
                 self.leftovers.swap_remove(at);
             }
@@ -392,7 +406,7 @@ impl Connection {
         let count = self.streams.len();
         let first = random.usize(..count.max(1));
         for at in (0..count).map(|at| (first + at) % count) {
-            match self.streams[at].go_on(random) {
+            match self.streams[at].go_on(is_long, random) {
                 Progress::None => {}
                 Progress::Some => return Ok(true),
                 Progress::Complete => {
@@ -501,10 +515,11 @@ impl Connection {
 }
 
 impl Stream {
-    fn go_on(&mut self, random: &mut fastrand::Rng) -> Progress {
+    /// Does one thing. `is_long`: much has come already, and what remains goes at once.
+    fn go_on(&mut self, is_long: bool, random: &mut fastrand::Rng) -> Progress {
         let order = if random.bool() { [true, false] } else { [false, true] };
         for sends in order {
-            let progress = if sends { self.send(random) } else { self.receive(random) };
+            let progress = if sends { self.send(is_long, random) } else { self.receive(is_long, random) };
             if !matches!(progress, Progress::None) {
                 return progress;
             }
@@ -513,9 +528,9 @@ impl Stream {
     }
 
     /// Sends a piece of the body.
-    fn send(&mut self, random: &mut fastrand::Rng) -> Progress {
+    fn send(&mut self, is_long: bool, random: &mut fastrand::Rng) -> Progress {
         let Some(upload) = &mut self.upload else { return Progress::None };
-        match send_piece(upload, random) {
+        match send_piece(upload, is_long, random) {
             Sending::Waits => Progress::None,
             Sending::Goes => Progress::Some,
             Sending::Over => {
@@ -526,7 +541,7 @@ impl Stream {
     }
 
     /// Receives a piece of the response.
-    fn receive(&mut self, random: &mut fastrand::Rng) -> Progress {
+    fn receive(&mut self, is_long: bool, random: &mut fastrand::Rng) -> Progress {
         let mut context = Context::from_waker(Waker::noop());
         if let Some(response) = &mut self.response {
             return match pin!(response).poll(&mut context) {
@@ -541,7 +556,7 @@ impl Stream {
         }
         let Some(body) = &mut self.body else { return Progress::None };
         if self.unreleased > 0 && random.bool() {
-            let released = draw_piece(random, self.unreleased);
+            let released = if is_long { self.unreleased } else { draw_piece(random, self.unreleased) };
             self.unreleased -= released;
             // The stream may have ended.
             let _ = body.flow_control().release_capacity(released);
@@ -579,13 +594,14 @@ enum Sending {
 }
 
 /// Sends a piece of a body.
-fn send_piece(upload: &mut Upload, random: &mut fastrand::Rng) -> Sending {
+fn send_piece(upload: &mut Upload, is_long: bool, random: &mut fastrand::Rng) -> Sending {
     if upload.rest.is_empty() {
         // The end of the body has its own frame. The stream may be closed already, if the response was complete before.
         let _ = upload.stream.send_data(Bytes::new(), true);
         return Sending::Over;
     }
-    upload.stream.reserve_capacity(draw_piece(random, upload.rest.len()));
+    let length = upload.rest.len();
+    upload.stream.reserve_capacity(if is_long { length } else { draw_piece(random, length) });
     let mut context = Context::from_waker(Waker::noop());
     match upload.stream.poll_capacity(&mut context) {
         Poll::Ready(Some(Ok(0))) | Poll::Pending => Sending::Waits,

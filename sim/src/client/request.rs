@@ -36,6 +36,7 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
             resource: Some(resource),
             asks,
             sends_id,
+            response_bytes_max: usize::MAX,
             tunnel: None,
             address: None,
         };
@@ -66,7 +67,8 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         resource: None,
         asks: RequestDirectives::default(),
         sends_id,
-        tunnel: None,
+        response_bytes_max: usize::MAX,
+            tunnel: None,
         address: None,
     }
 }
@@ -88,7 +90,8 @@ pub(super) fn draw_repeated(
         resource: Some(random.u8(..RESOURCES)),
         asks,
         sends_id: false,
-        tunnel: None,
+        response_bytes_max: usize::MAX,
+            tunnel: None,
         address: None,
     };
     let others = (1..count).map(|_| Planned { id: shared.next_id(), ..first.clone() });

@@ -33,6 +33,8 @@ pub(crate) struct Planned {
     pub(crate) asks: RequestDirectives,
     /// `X-Request-Id`, if its client sends one.
     pub(crate) sends_id: bool,
+    /// The longest body of its response: what a client of HTTP/2 gets in few turns, if its window stays small.
+    pub(crate) response_bytes_max: usize,
     /// It asks for a tunnel, through which so many bytes go.
     pub(crate) tunnel: Option<Lengths>,
     /// The address of its client, if a proxy in front of the server has announced it.

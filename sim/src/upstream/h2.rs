@@ -22,9 +22,6 @@ use crate::socket::{Did, Socket, draw_piece};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
-/// Receives and sends of one step.
-const MOVES_PER_STEP: u8 = 3;
-
 /// The windows of a connection on which much has come already.
 const WINDOW_LATER: u32 = 1 << 20;
 
@@ -117,7 +114,7 @@ impl Connection {
         random: &mut fastrand::Rng,
         shared: &mut Shared<'_>,
     ) -> Result<Did, String> {
-        self.wire.borrow_mut().moves_left = random.u8(1..=MOVES_PER_STEP);
+        self.wire.borrow_mut().draw_moves(random);
         let mut did = self.drive(role, random, shared)?;
         did |= self.go_on(role, random, shared)?;
         did |= self.drive(role, random, shared)?;
@@ -222,6 +219,7 @@ impl Connection {
         random: &mut fastrand::Rng,
         shared: &mut Shared<'_>,
     ) -> Result<bool, String> {
+        let is_long = self.wire.borrow().socket.is_long();
         let count = self.streams.len();
         let first = random.usize(..count.max(1));
         for at in (0..count).map(|at| (first + at) % count) {
@@ -229,7 +227,7 @@ impl Connection {
             if is_pausing(&mut stream.wakes_at_ns, shared) {
                 continue;
             }
-            match stream.go_on(role, random, shared, self.actor)? {
+            match stream.go_on(role, is_long, random, shared, self.actor)? {
                 Did::Nothing => {}
                 Did::Something => return Ok(true),
                 Did::Ended => {
@@ -249,18 +247,20 @@ impl Connection {
 }
 
 impl Stream {
+    /// Does one thing. `is_long`: much has come already, and what remains goes at once.
     fn go_on(
         &mut self,
         role: Role,
+        is_long: bool,
         random: &mut fastrand::Rng,
         shared: &mut Shared<'_>,
         actor: Actor,
     ) -> Result<Did, String> {
-        if self.behaviour.fault != Some(Fault::Deaf) && self.receive(random, shared, actor)? {
+        if self.behaviour.fault != Some(Fault::Deaf) && self.receive(is_long, random, shared, actor)? {
             return Ok(Did::Something);
         }
         if self.download.is_some() {
-            return Ok(self.send(random, shared, actor));
+            return Ok(self.send(is_long, random, shared, actor));
         }
         let is_complete = self.body.is_none();
         match (&self.responder, self.behaviour.start) {
@@ -286,13 +286,14 @@ impl Stream {
     /// Reads a piece of the request's body. Returns whether there was one.
     fn receive(
         &mut self,
+        is_long: bool,
         random: &mut fastrand::Rng,
         shared: &mut Shared<'_>,
         actor: Actor,
     ) -> Result<bool, String> {
         let Some(body) = &mut self.body else { return Ok(false) };
         if self.unreleased > 0 && random.bool() {
-            let released = draw_piece(random, self.unreleased);
+            let released = if is_long { self.unreleased } else { draw_piece(random, self.unreleased) };
             self.unreleased -= released;
             // The stream may have ended.
             let _ = body.flow_control().release_capacity(released);
@@ -374,7 +375,13 @@ impl Stream {
     }
 
     /// Sends a piece of the response.
-    fn send(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor) -> Did {
+    fn send(
+        &mut self,
+        is_long: bool,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+        actor: Actor,
+    ) -> Did {
         if !self.has_paused && self.behaviour.draw_pause(random) {
             self.pause(random.u64(1..=PAUSE_MS_MAX), shared, actor);
             return Did::Something;
@@ -396,6 +403,7 @@ impl Stream {
         }
         let piece = match self.behaviour.trickles {
             true => download.rest.len().min(TRICKLE_BYTES_MIN / TRICKLE_PIECES),
+            false if is_long => download.rest.len(),
             false => draw_piece(random, download.rest.len()),
         };
         download.stream.reserve_capacity(piece);

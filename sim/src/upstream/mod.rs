@@ -30,11 +30,11 @@ const TRICKLE_BYTES_MIN: usize = 150_000;
 const TRICKLE_PIECES: usize = 14;
 
 /// A connection at rest is closed sooner or later: at one of so many looks, or sooner while a request for it may be about to come.
-const IDLE_LOOKS: u16 = 100;
-const AWAITED_LOOKS: u16 = 20;
+const IDLE_LOOKS: u16 = 20;
+const AWAITED_LOOKS: u16 = 4;
 
 /// One that has closed its sending side is closed at one of so many looks.
-const LINGER_LOOKS: u8 = 12;
+const LINGER_LOOKS: u8 = 3;
 
 /// What it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -50,7 +50,7 @@ pub(super) fn application(
     let says = ResponseDirectives { sets_cookie: drawn.sets_cookie && confirmed.is_none(), ..drawn };
     let body_length = match behaviour.trickles {
         true => random.usize(TRICKLE_BYTES_MIN..=2 * TRICKLE_BYTES_MIN),
-        false => shared.scene.draw_length(random),
+        false => shared.scene.draw_length(random).min(planned.response_bytes_max),
     };
     let framing = match random.u8(..3) {
         0 => Framing::Chunked,

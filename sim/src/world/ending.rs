@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::model::push::{CHANNELS, channel_name};
 use crate::observer::Observer;
 use crate::server::{Server, SimulatedWorker};
+use crate::socket;
 use crate::subscriber::GROUP;
 use crate::upstream::Upstream;
 
@@ -49,6 +50,9 @@ impl World {
             // Nothing is published or changed any more.
             for actor in 0..self.operator() - 1 {
                 did |= self.step(actor, shared)?;
+                if actor < self.all_workers {
+                    socket::news(|_| {});
+                }
             }
         }
         Ok(())

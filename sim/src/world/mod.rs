@@ -9,7 +9,7 @@ mod shared;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use flatout_lane::clock;
+use flatout_lane::{clock, jobs};
 use flatout_lane::poll::simulated::set_events_max;
 use flatout_lane::socket::simulated::{set_accepts_per_failure, set_send_buffer};
 
@@ -38,6 +38,9 @@ const LONG_AFTER_NS: u64 = 5_000_000_000;
 
 /// If nobody has done anything for so long, nobody will.
 const QUIET_NS_MAX: u64 = 6 * TIME_MAX.as_nanos() as u64;
+
+/// One in so many moves of the clock wakes everybody, and not only those who wait for the time: some leave at any time.
+const ADVANCES_PER_LOOK: u8 = 4;
 
 /// The host of all requests.
 const HOST: &str = "a.test";
@@ -89,7 +92,9 @@ impl World {
         clock::simulated::set_slices(scene.slice_looks);
         set_accepts_per_failure(scene.accepts_per_failure);
         let folder = temporary_folder().expect("a temporary folder");
+        let all_workers = scene.workers * (1 + scene.upgrades as usize);
         let upstream = |number, role, name, random: &mut fastrand::Rng| {
+            socket::begin(all_workers + scene.clients + number);
             Upstream::new(number, role, &upstream_path(folder.path(), name), random.fork())
         };
         let upstreams = vec![
@@ -102,7 +107,7 @@ impl World {
             (0..scene.clients).map(|number| Client::new(number, scene, reduction, random.fork())).collect();
         let server = Server::start(&scene.configurations[0], scene, folder.path());
         let workers = server.workers.len();
-        let all_workers = workers * (1 + scene.upgrades as usize);
+        assert_eq!(workers, scene.workers, "workers of the server");
         let channels = scene.channels.filter(|_| !reduction.has_no_subscribers);
         let count = channels.map_or(0, |it| it.subscribers);
         let is_single = channels.is_some_and(|it| it.is_single);
@@ -164,13 +169,10 @@ impl World {
                         self.waiting()
                     ));
                 }
-                // A worker's own timers are no reason to wait for ever.
-                self.awake.wake_all();
+                self.wake_after_turn();
             } else {
                 busy_turns = 0;
-                // Peers are connected to workers only.
-                (0..self.all_workers).for_each(|worker| self.awake.wake(worker));
-                self.awake.wake(self.operator());
+                self.wake_after_peer(actor);
                 (did_at_ns, is_checked) = (shared.now_ns, false);
             }
         }
@@ -182,10 +184,46 @@ impl World {
         self.all_workers + self.clients.len() + self.upstreams.len() + self.subscribers.len() + 2
     }
 
+    /// Those who may have something to do after a turn of a worker.
+    fn wake_after_turn(&mut self) {
+        let (workers, operator) = (self.running_workers(), self.operator());
+        let awake = &mut self.awake;
+        // Mail and tasks: no socket shows them.
+        workers.for_each(|worker| awake.wake(worker));
+        socket::news(|peer| awake.wake(peer));
+        // Some do what nobody has asked them to do: they leave.
+        awake.wake(self.random.usize(self.all_workers..operator));
+        awake.wake(operator);
+        if jobs::count() > 0 {
+            awake.wake(operator - 2);
+        }
+    }
+
+    /// Those who may have something to do after somebody else has acted: peers are connected to workers only.
+    fn wake_after_peer(&mut self, actor: usize) {
+        let operator = self.operator();
+        if actor + 1 >= operator {
+            // Subscribers compare what they have with what was published. At an upgrade, workers have had turns.
+            socket::news(|_| {});
+            return self.awake.wake_all();
+        }
+        let workers = self.running_workers();
+        workers.for_each(|worker| self.awake.wake(worker));
+        self.awake.wake(operator);
+    }
+
+    /// The numbers of the workers of servers that were started.
+    fn running_workers(&self) -> std::ops::Range<usize> {
+        0..self.servers.len() * self.workers
+    }
+
     fn step(&mut self, actor: usize, shared: &mut Shared<'_>) -> Result<bool, String> {
+        socket::begin(actor);
         let did = self.act(actor, shared)?;
-        if did {
-            socket::somebody_did(actor < self.all_workers);
+        match did {
+            true if actor < self.all_workers => socket::worker_did(),
+            true => socket::peer_did(),
+            false => {}
         }
         Ok(did)
     }
@@ -237,11 +275,14 @@ impl World {
 
     /// Moves the clock to when somebody may have something to do.
     fn advance(&mut self, shared: &mut Shared<'_>, did_at_ns: u64) {
-        let wakes = self.clients.iter().filter_map(Client::wakes_at_ns);
-        let wakes = wakes.chain(self.upstreams.iter().filter_map(Upstream::wakes_at_ns));
-        let wakes = wakes.chain(self.subscribers.iter().filter_map(Subscriber::wakes_at_ns));
-        let wakes = wakes.chain(self.publisher.wakes_at_ns()).chain(self.disk.wakes_at_ns());
-        let next = wakes.filter(|at| *at > shared.now_ns).min().unwrap_or(u64::MAX);
+        let wakes = self.clients.iter().map(Client::wakes_at_ns);
+        let wakes = wakes.chain(self.upstreams.iter().map(Upstream::wakes_at_ns));
+        let wakes = wakes.chain(self.subscribers.iter().map(Subscriber::wakes_at_ns));
+        let wakes = wakes.chain([self.disk.wakes_at_ns(), self.publisher.wakes_at_ns()]);
+        let wakes = (self.all_workers..).zip(wakes);
+        let wakes = wakes.filter_map(|(actor, at)| Some((actor, at.filter(|at| *at > shared.now_ns)?)));
+        let wakes: Vec<(usize, u64)> = wakes.collect();
+        let next = wakes.iter().map(|(_, at)| *at).min().unwrap_or(u64::MAX);
         // Tasks wait for times that are not known. All other time limits of the server may be late.
         let mut workers = self.servers.iter().flat_map(|server| &server.workers);
         let has_tasks = workers.any(SimulatedWorker::has_tasks);
@@ -255,6 +296,11 @@ impl World {
         if shared.scene.accepts_at_once() {
             shared.model.heads.read();
         }
-        self.awake.wake_all();
+        if self.random.u8(..ADVANCES_PER_LOOK) == 0 {
+            return self.awake.wake_all();
+        }
+        wakes.iter().filter(|(_, at)| *at <= to).for_each(|(actor, _)| self.awake.wake(*actor));
+        self.running_workers().for_each(|worker| self.awake.wake(worker));
+        self.awake.wake(self.operator());
     }
 }

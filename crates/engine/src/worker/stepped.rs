@@ -27,6 +27,8 @@ pub struct SteppedWorker {
     woken: Arc<Woken>,
     /// It had tasks after its last turn.
     has_tasks: bool,
+    /// How much the clock of its tasks is behind. It is moved before the next turn, or at once if there are tasks.
+    behind: Duration,
 }
 
 #[derive(Default)]
@@ -53,7 +55,7 @@ impl SteppedWorker {
             let _entered = local.enter();
             Main::new(setup, make)
         })?;
-        Ok(SteppedWorker { main: Some(main), local, runtime, woken: Arc::default(), has_tasks: true })
+        Ok(SteppedWorker { main: Some(main), local, runtime, woken: Arc::default(), has_tasks: true, behind: Duration::ZERO })
     }
 
     /// One turn, and one step of each task that can go on, if the worker has been woken. Returns whether it had anything to do.
@@ -65,12 +67,15 @@ impl SteppedWorker {
     /// # Errors
     /// As a worker on a thread of its own.
     pub fn step(&mut self, may_have_events: bool) -> io::Result<bool> {
-        let SteppedWorker { main, local, runtime, woken, has_tasks } = self;
+        let SteppedWorker { main, local, runtime, woken, has_tasks, behind } = self;
         let Some(worker) = main else { return Ok(false) };
         let is_due = woken.0.swap(false, Ordering::Relaxed);
         let had_work = worker.look(may_have_events)?;
         if !had_work && !is_due {
             return Ok(false);
+        }
+        if !behind.is_zero() {
+            runtime.block_on(tokio::time::advance(std::mem::take(behind)));
         }
         let waker = Waker::from(woken.clone());
         let entered = (runtime.enter(), local.enter());
@@ -89,7 +94,10 @@ impl SteppedWorker {
         if self.has_tasks || self.main.as_ref().is_some_and(Main::has_deadlines) {
             self.woken.0.store(true, Ordering::Relaxed);
         }
-        self.runtime.block_on(tokio::time::advance(time));
+        self.behind += time;
+        if self.has_tasks {
+            self.runtime.block_on(tokio::time::advance(std::mem::take(&mut self.behind)));
+        }
     }
 
     /// Readable while there are events for it, of sockets and of other workers; `None` when it has ended.
