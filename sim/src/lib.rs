@@ -32,7 +32,7 @@ mod tunnel;
 mod upstream;
 mod world;
 
-pub use pairs::Pairs;
+pub use pairs::{Pairs, Properties};
 pub use panicked::keep_panics;
 pub use reduce::{Reduction, reduce};
 pub use run::{Failure, Report, run, run_reduced};

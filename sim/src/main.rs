@@ -54,7 +54,9 @@ fn main() -> ExitCode {
         survivors += report.survivors;
         events += report.events;
         hash = hash.rotate_left(1) ^ report.hash;
-        pairs.add(&report.pairs);
+        if options.prints_pairs {
+            pairs.add(&report.properties);
+        }
         if report.failure.is_some() {
             let seconds = began.elapsed().as_secs_f64();
             println!("failed after {seconds:.1} s, {runs} runs, {requests} requests");

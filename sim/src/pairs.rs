@@ -9,32 +9,31 @@ use flatout_proxy::Balance;
 use crate::scene::{Configuration, Scene, TIME_MAX};
 
 /// Properties, and whether they are there.
-pub(crate) type Properties = Vec<(&'static str, bool)>;
+pub type Properties = Vec<(&'static str, bool)>;
+
+/// Those of each configuration of a run, together with what is drawn once.
+pub(crate) fn of_run(scene: &Scene) -> Vec<Properties> {
+    let configurations = scene.configurations.iter();
+    configurations.map(|it| of_configuration(it).into_iter().chain(of_scene(scene)).collect()).collect()
+}
 
 /// How many runs had each pair.
 #[derive(Debug, Default, Clone)]
 pub struct Pairs(BTreeMap<(&'static str, &'static str), u64>);
 
 impl Pairs {
-    /// Those of a run: of each of its configurations, together with what is drawn once.
-    pub(crate) fn of(scene: &Scene) -> Pairs {
-        let mut pairs = Pairs::default();
-        for configuration in &scene.configurations {
-            let all: Properties =
-                of_configuration(configuration).into_iter().chain(of_scene(scene)).collect();
+    /// Adds those of a run: each pair once, in however many of its configurations it is.
+    pub fn add(&mut self, run: &[Properties]) {
+        let mut pairs = BTreeMap::<_, u64>::new();
+        for all in run {
             for (at, (name, is_there)) in all.iter().enumerate() {
                 for (other, is_other_there) in &all[at + 1..] {
-                    *pairs.0.entry((*name, *other)).or_default() |= u64::from(*is_there && *is_other_there);
+                    *pairs.entry((*name, *other)).or_default() |= u64::from(*is_there && *is_other_there);
                 }
             }
         }
-        pairs
-    }
-
-    /// Adds those of another run.
-    pub fn add(&mut self, other: &Pairs) {
-        for (pair, count) in &other.0 {
-            *self.0.entry(*pair).or_default() += count;
+        for (pair, count) in pairs {
+            *self.0.entry(pair).or_default() += count;
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flatout_lane::jobs;
 
-use crate::pairs::Pairs;
+use crate::pairs::{self, Properties};
 use crate::panicked;
 use crate::reduce::Reduction;
 use crate::scene::Scene;
@@ -36,8 +36,8 @@ pub struct Report {
     pub steps: u64,
     /// Clients that were drawn.
     pub clients: usize,
-    /// The pairs of properties that were in it.
-    pub pairs: Pairs,
+    /// The properties of its configurations, for [`crate::Pairs`].
+    pub properties: Vec<Properties>,
     /// It was not waited for: its thread is lost.
     pub hangs: bool,
     /// Its last events, as a ladder.
@@ -114,7 +114,7 @@ fn run_here(seed: u64, reduction: &Reduction, steps: &AtomicU64) -> Report {
         events: trace.count(),
         steps: steps.load(Ordering::Relaxed),
         clients: scene.clients,
-        pairs: Pairs::of(&scene),
+        properties: pairs::of_run(&scene),
         hangs: false,
         trace,
         failure: result.err().map(|message| Failure { message, scene: format!("{scene:#?}") }),
@@ -133,7 +133,7 @@ impl Report {
             events: 0,
             steps: 0,
             clients: 0,
-            pairs: Pairs::default(),
+            properties: Vec::new(),
             hangs: true,
             trace: Trace::default(),
             failure: Some(failure),

@@ -133,10 +133,6 @@ impl SimulatedWorker {
         self.stepped.advance(time);
     }
 
-    pub(crate) fn has_tasks(&self) -> bool {
-        self.stepped.has_tasks()
-    }
-
     /// Checks what must be true when nobody has anything to do.
     pub(crate) fn check_at_rest(&self) -> Result<(), String> {
         self.stepped.check_at_rest()

@@ -1,10 +1,12 @@
 //! Clocks: a server's, read once per turn, and a load generator's, exact to the nanosecond.
 
+use std::future::Future;
 use std::io;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
+use tokio::time::error::Elapsed;
 
 /// A point in time or a length of time, in steps of [`TICK`].
 pub type Ticks = u32;
@@ -39,11 +41,30 @@ impl Moment {
     }
 }
 
+/// Waits on the runtime of this thread, as [`tokio::time::sleep`]. In a simulation, the time is also known to who moves the clock.
+pub async fn sleep(time: Duration) {
+    #[cfg(feature = "simulation")]
+    let _deadline = simulated::Deadline::after(time);
+    tokio::time::sleep(time).await;
+}
+
+/// Limits the time of a future, as [`tokio::time::timeout`]. In a simulation, the limit is also known to who moves the clock.
+///
+/// # Errors
+/// The time is over.
+pub async fn timeout<F: Future>(time: Duration, future: F) -> Result<F::Output, Elapsed> {
+    #[cfg(feature = "simulation")]
+    let _deadline = simulated::Deadline::after(time);
+    tokio::time::timeout(time, future).await
+}
+
 /// The simulator's clock, for the thread that runs it; other threads have the kernel's.
 #[cfg(feature = "simulation")]
 pub mod simulated {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeSet;
     use std::num::NonZeroU64;
+    use std::time::Duration;
 
     use rustix::time::{ClockId, Timespec};
 
@@ -56,6 +77,36 @@ pub mod simulated {
         static UNIX_SHIFT_S: Cell<i64> = const { Cell::new(0) };
         static SLICE_LOOKS: Cell<Option<NonZeroU64>> = const { Cell::new(None) };
         static LOOKS: Cell<u64> = const { Cell::new(0) };
+
+        /// The time and a number of each.
+        static DEADLINES: RefCell<BTreeSet<(u64, u64)>> = const { RefCell::new(BTreeSet::new()) };
+        static DEADLINES_COUNT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// A time that a task of this thread waits for, as long as it does.
+    pub(super) struct Deadline(u64, u64);
+
+    impl Deadline {
+        /// On a thread that has a clock of its own.
+        pub(super) fn after(time: Duration) -> Option<Deadline> {
+            let at_ns = NOW_NS.get()?.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+            DEADLINES_COUNT.set(DEADLINES_COUNT.get() + 1);
+            let number = DEADLINES_COUNT.get();
+            DEADLINES.with_borrow_mut(|all| all.insert((at_ns, number)));
+            Some(Deadline(at_ns, number))
+        }
+    }
+
+    impl Drop for Deadline {
+        fn drop(&mut self) {
+            // At the end of a thread it may be gone before its tasks.
+            let _ = DEADLINES.try_with(|all| all.borrow_mut().remove(&(self.0, self.1)));
+        }
+    }
+
+    /// The first time that a task of this thread waits for.
+    pub fn next_deadline_ns() -> Option<u64> {
+        DEADLINES.with_borrow(|all| all.first().map(|(at_ns, _)| *at_ns))
     }
 
     /// Sets the machine's clock forward or back by this many seconds. The time since boot does not change.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatout_engine::{BodyFault, Lane, OwnedBody, OwnedRequest, Reply, Request, Response, bug};
+use flatout_lane::clock;
 use flatout_wire::Status;
 use tokio::sync::oneshot;
 
@@ -50,7 +51,7 @@ pub(crate) fn suspend(
         let (mut progress, mut suspended) = (progress, suspended);
         let is_late = match time_max {
             Some(time_max) => {
-                tokio::time::timeout(time_max, event.over(&mut progress, &mut suspended.body)).await.is_err()
+                clock::timeout(time_max, event.over(&mut progress, &mut suspended.body)).await.is_err()
             }
             None => {
                 event.over(&mut progress, &mut suspended.body).await;
@@ -112,8 +113,8 @@ impl Event {
                 }
             }
             Event::Response(response) => progress.made = Some(Box::new(response.await)),
-            Event::Pace(waits) => tokio::time::sleep(waits.time).await,
-            Event::Permit(permit, gate) => match tokio::time::timeout(gate.queue_time_max, permit).await {
+            Event::Pace(waits) => clock::sleep(waits.time).await,
+            Event::Permit(permit, gate) => match clock::timeout(gate.queue_time_max, permit).await {
                 Ok(Ok(permit)) => progress.enter(permit, LimitStatus::Passed),
                 Ok(Err(_)) | Err(_) => {
                     progress.identity.limits.concurrency.add(LimitStatus::Rejected);

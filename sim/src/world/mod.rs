@@ -17,7 +17,7 @@ use crate::client::Client;
 use crate::disk::Disk;
 use crate::reduce::Reduction;
 use crate::scene::{APPLICATION, PASSED, Scene, TIME_MAX, upstream_path};
-use crate::server::{Server, SimulatedWorker};
+use crate::server::Server;
 use crate::socket;
 use crate::subscriber::{Publisher, Subscriber};
 use crate::upstream::{Role, Upstream};
@@ -283,11 +283,11 @@ impl World {
         let wakes = wakes.filter_map(|(actor, at)| Some((actor, at.filter(|at| *at > shared.now_ns)?)));
         let wakes: Vec<(usize, u64)> = wakes.collect();
         let next = wakes.iter().map(|(_, at)| *at).min().unwrap_or(u64::MAX);
-        // Tasks wait for times that are not known. All other time limits of the server may be late.
-        let mut workers = self.servers.iter().flat_map(|server| &server.workers);
-        let has_tasks = workers.any(SimulatedWorker::has_tasks);
-        let is_long = !has_tasks || shared.now_ns - did_at_ns > LONG_AFTER_NS;
-        let to = next.min(shared.now_ns + if is_long { LONG_STEP_NS } else { STEP_NS });
+        // What tasks wait for may be late by the precision of the server's time limits, and all else by more.
+        let is_long = shared.now_ns - did_at_ns > LONG_AFTER_NS;
+        let deadline = clock::simulated::next_deadline_ns().filter(|_| !is_long);
+        let deadline = deadline.map_or(u64::MAX, |at_ns| at_ns.max(shared.now_ns + STEP_NS));
+        let to = next.min(deadline).min(shared.now_ns + LONG_STEP_NS);
         clock::simulated::set(Some(to));
         for worker in self.servers.iter_mut().flat_map(|server| &mut server.workers) {
             worker.advance(Duration::from_nanos(to - shared.now_ns));

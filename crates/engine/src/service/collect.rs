@@ -4,9 +4,10 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use flatout_lane::clock;
 use flatout_wire::h1::Trailers;
 use http_body::Body;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::{BodyFault, BodyStream};
 use crate::exchange::{BodyMemory, Lane};
@@ -77,7 +78,7 @@ async fn reserve(memory: Option<&mut BodyMemory>, bytes: u64) -> Result<(), Body
         if began.elapsed() >= STARVED_TIME_MAX {
             return Err(BodyFault::Starved);
         }
-        sleep(STARVED_PAUSE).await;
+        clock::sleep(STARVED_PAUSE).await;
     }
     Ok(())
 }

@@ -56,8 +56,6 @@ pub(super) struct Main {
 pub(super) struct StepOutcome {
     /// There is more to do.
     pub(super) has_more: bool,
-    /// Tasks wait for something: for a time, maybe.
-    pub(super) has_tasks: bool,
     pub(super) has_ended: bool,
 }
 
@@ -92,12 +90,12 @@ impl Main {
     #[cfg(feature = "simulation")]
     pub(super) fn step(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> StepOutcome {
         let requests = self.worker.serving.requests_count;
-        let has_tasks = self.turn(local, context);
+        self.turn(local, context);
         let has_more = self.worker.has_more() || self.worker.serving.requests_count != requests;
         if self.worker.ended {
             self.worker.end();
         }
-        StepOutcome { has_more, has_tasks, has_ended: self.worker.ended }
+        StepOutcome { has_more, has_ended: self.worker.ended }
     }
 
     /// Whether time limits may have something to do.

@@ -1,12 +1,15 @@
 //! A worker that the simulator runs step by step, on its own thread and by its own clock.
 
+use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use flatout_lane::clock;
 use flatout_lane::slab::Cursor;
 use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
@@ -25,9 +28,7 @@ pub struct SteppedWorker {
     runtime: Runtime,
     /// Its tasks can go on, or the clock has moved.
     woken: Arc<Woken>,
-    /// It had tasks after its last turn.
-    has_tasks: bool,
-    /// How much the clock of its tasks is behind. It is moved before the next turn, or at once if there are tasks.
+    /// How much the clock of its tasks is behind. It is moved before the next turn, or at once if a task waits for a time that has come.
     behind: Duration,
 }
 
@@ -55,7 +56,7 @@ impl SteppedWorker {
             let _entered = local.enter();
             Main::new(setup, make)
         })?;
-        Ok(SteppedWorker { main: Some(main), local, runtime, woken: Arc::default(), has_tasks: true, behind: Duration::ZERO })
+        Ok(SteppedWorker { main: Some(main), local, runtime, woken: Arc::default(), behind: Duration::ZERO })
     }
 
     /// One turn, and one step of each task that can go on, if the worker has been woken. Returns whether it had anything to do.
@@ -67,21 +68,22 @@ impl SteppedWorker {
     /// # Errors
     /// As a worker on a thread of its own.
     pub fn step(&mut self, may_have_events: bool) -> io::Result<bool> {
-        let SteppedWorker { main, local, runtime, woken, has_tasks, behind } = self;
+        let SteppedWorker { main, local, runtime, woken, behind } = self;
         let Some(worker) = main else { return Ok(false) };
         let is_due = woken.0.swap(false, Ordering::Relaxed);
         let had_work = worker.look(may_have_events)?;
         if !had_work && !is_due {
             return Ok(false);
         }
-        if !behind.is_zero() {
-            runtime.block_on(tokio::time::advance(std::mem::take(behind)));
-        }
         let waker = Waker::from(woken.clone());
         let entered = (runtime.enter(), local.enter());
+        if !behind.is_zero() {
+            // This moves the clock and nothing else: no time that a task waits for has come.
+            let moved = pin!(tokio::time::advance(std::mem::take(behind)));
+            let _ = moved.poll(&mut Context::from_waker(Waker::noop()));
+        }
         let after = worker.step(local, &mut Context::from_waker(&waker));
         drop(entered);
-        *has_tasks = after.has_tasks;
         if after.has_ended {
             self.main = None;
         }
@@ -91,11 +93,11 @@ impl SteppedWorker {
     /// Moves the clock of its tasks forward; the thread's own clock must have been set before.
     pub fn advance(&mut self, time: Duration) {
         // What its next turn does by a time limit counts.
-        if self.has_tasks || self.main.as_ref().is_some_and(Main::has_deadlines) {
+        if self.main.as_ref().is_some_and(Main::has_deadlines) {
             self.woken.0.store(true, Ordering::Relaxed);
         }
         self.behind += time;
-        if self.has_tasks {
+        if clock::simulated::next_deadline_ns().is_some_and(|at_ns| at_ns <= clock::nanoseconds()) {
             self.runtime.block_on(tokio::time::advance(std::mem::take(&mut self.behind)));
         }
     }
@@ -103,11 +105,6 @@ impl SteppedWorker {
     /// Readable while there are events for it, of sockets and of other workers; `None` when it has ended.
     pub fn events(&self) -> Option<BorrowedFd<'_>> {
         self.main.as_ref().map(|main| main.set().as_fd())
-    }
-
-    /// Whether tasks may wait for a time, which is not known.
-    pub fn has_tasks(&self) -> bool {
-        self.has_tasks && self.main.is_some()
     }
 
     /// Checks what must be true of a worker that has nothing to do.

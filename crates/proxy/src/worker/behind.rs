@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use flatout_engine::GuestKey;
+use flatout_lane::clock;
 use flatout_wire::h2::StreamId;
 
 use crate::connection::{ConnectionProtocol, UpstreamConnection};
@@ -62,7 +63,7 @@ impl ProxyWorker {
         {
             tokio::task::spawn_local(async move {
                 loop {
-                    tokio::time::sleep(LOOK).await;
+                    clock::sleep(LOOK).await;
                     if !me.with_state(|state| me.look_behind(state)) {
                         return;
                     }

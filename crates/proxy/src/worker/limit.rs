@@ -34,7 +34,7 @@ impl ProxyWorker {
         {
             tokio::task::spawn_local(async move {
                 loop {
-                    tokio::time::sleep(LOOK).await;
+                    clock::sleep(LOOK).await;
                     if !me.with_state(|state| me.end_overdue(state)) {
                         return;
                     }

@@ -36,7 +36,7 @@ impl ProxyWorker {
         {
             tokio::task::spawn_local(async move {
                 loop {
-                    tokio::time::sleep(QUEUE_LOOK).await;
+                    clock::sleep(QUEUE_LOOK).await;
                     if !me.expire_queue(index) {
                         return;
                     }
