@@ -46,8 +46,9 @@ pub(crate) enum Sent {
 const EVENTS_MAX: usize = 64;
 
 /// After one of these numbers of pieces, a connection sends and receives as much as possible at once. Small pieces have found what they can
-/// find by then, and long bodies would only slow a run down.
-const PIECES_MAX: [u32; 4] = [3, 10, 10, 100];
+/// find by then, and long bodies would only slow a run down. In some runs there are more of them.
+const PIECES_MAX: [u32; 4] = [1, 2, 4, 16];
+const PIECES_MAX_FINE: [u32; 4] = [3, 10, 10, 100];
 
 thread_local! {
     /// How often the server has done something.
@@ -58,12 +59,20 @@ thread_local! {
 
     static READINESS: RefCell<Readiness> = RefCell::new(Readiness::new());
 
+    /// Numbers of pieces of a connection.
+    static PIECES: Cell<[u32; 4]> = const { Cell::new(PIECES_MAX) };
+
     /// Who acts now: sockets that it opens or accepts are its own.
     static ACTOR: Cell<usize> = const { Cell::new(NOBODY) };
 }
 
 /// The owner of what belongs to no actor.
 const NOBODY: usize = usize::MAX;
+
+/// From now on connections have many small pieces, or few.
+pub(crate) fn set_fine(is_fine: bool) {
+    PIECES.set(if is_fine { PIECES_MAX_FINE } else { PIECES_MAX });
+}
 
 /// From now on this actor acts.
 pub(crate) fn begin(actor: usize) {
@@ -432,7 +441,7 @@ impl Socket {
     /// Draws how many of so many bytes are sent at once.
     pub(crate) fn draw_piece(&mut self, random: &mut fastrand::Rng, bytes: usize) -> usize {
         self.pieces += 1;
-        self.pieces_max.get_or_insert_with(|| random.choice(PIECES_MAX).expect("some"));
+        self.pieces_max.get_or_insert_with(|| random.choice(PIECES.get()).expect("some"));
         if self.is_long() { bytes } else { draw_piece(random, bytes) }
     }
 

@@ -21,7 +21,7 @@ use crate::world::Shared;
 /// Requests of a connection: usually, where it lasts longer, where their heads are the same, and where they are uploads that nobody wants.
 /// Connections of a client.
 const REQUESTS_MAX: usize = 5;
-const REQUESTS_LONG: usize = 25;
+const REQUESTS_LONG: usize = 40;
 const REPEATED_MAX: usize = 12;
 const UNWANTED_MAX: usize = 24;
 const CONNECTIONS_MAX: usize = 3;
@@ -66,7 +66,7 @@ enum Connection {
 
 /// Draws how many requests a connection has.
 fn draw_count(random: &mut fastrand::Rng) -> usize {
-    let most = if random.u8(..4) == 0 { REQUESTS_LONG } else { REQUESTS_MAX };
+    let most = if random.u8(..3) == 0 { REQUESTS_LONG } else { REQUESTS_MAX };
     random.usize(1..=most)
 }
 

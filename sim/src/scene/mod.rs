@@ -92,6 +92,8 @@ pub(crate) struct Scene {
     pub(crate) bodies_memory_max: Option<u64>,
     /// How many events a worker takes at a time.
     pub(crate) events_max: usize,
+    /// Connections have many small pieces.
+    pub(crate) is_fine: bool,
     /// How much of what is sent over a connection waits in the kernel; `None` is its default.
     pub(crate) send_buffer_bytes: Option<usize>,
     /// A slice of a worker's turn ends at the look at the clock with this number. `None`: no slice ends early.
@@ -138,8 +140,9 @@ pub(crate) struct Channels {
 /// The most subscribers of a run.
 const MANY_SUBSCRIBERS: usize = 12;
 
-/// The lengths from this draw on are those of runs with long bodies.
-const LONG_FIRST: u8 = 10;
+/// Lengths are drawn by such a number. Those from the second on are those of runs with long bodies.
+const LENGTHS: u8 = 36;
+const LONG_FIRST: u8 = 34;
 
 impl Scene {
     pub(crate) fn draw(random: &mut fastrand::Rng) -> Scene {
@@ -199,10 +202,11 @@ impl Scene {
             accepts_per_failure: None,
             connections_max: None,
             bodies_memory_max: None,
-            events_max: *random.choice(&[1, 2, EVENTS_MAX]).expect("some"),
+            events_max: *random.choice(&[1, 2, EVENTS_MAX, EVENTS_MAX, EVENTS_MAX]).expect("some"),
+            is_fine: random.u8(..3) == 0,
             slice_looks: None,
             send_buffer_bytes: None,
-            has_long_bodies: random.u8(..8) == 0,
+            has_long_bodies: random.u8(..16) == 0,
             body_bytes_max: BODY_BYTES_MAX,
         };
         let buffer = *random.choice(&[None, None, Some(SEND_BUFFER_SMALL), Some(0)]).expect("some");
@@ -226,11 +230,12 @@ impl Scene {
     /// Draws the length of a body. Long ones are rare in most runs: each costs as much as many others together.
     pub(crate) fn draw_length(&self, random: &mut fastrand::Rng) -> usize {
         let first = if self.has_long_bodies { LONG_FIRST } else { 0 };
-        let length = match random.u8(first..12) {
-            0 | 1 => 0,
-            2..=4 => random.usize(1..=100),
-            5..=8 => random.usize(1..=16_384),
-            9 | 10 => random.usize(1..=70_000),
+        let length = match random.u8(first..LENGTHS) {
+            0..=5 => 0,
+            6..=15 => random.usize(1..=100),
+            16..=24 => random.usize(1..=2_000),
+            25..=29 => random.usize(1..=16_384),
+            30..=34 => random.usize(1..=70_000),
             _ if random.u8(..3) == 0 || self.has_long_bodies => random.usize(1..=BODY_BYTES_MAX),
             _ => random.usize(1..=300_000),
         };
@@ -287,7 +292,7 @@ impl Scene {
         self.accepts_per_failure = NonZeroU64::new(random.u64(2..=5)).filter(|_| random.u8(..6) == 0);
         self.connections_max = (random.u8(..8) == 0).then(|| random.usize(2..=6));
         self.bodies_memory_max = (random.u8(..10) == 0).then(|| random.u64(1..=60_000));
-        let looks = random.choice([None, None, NonZeroU64::new(2), NonZeroU64::new(5)]);
+        let looks = random.choice([None, None, None, NonZeroU64::new(2), NonZeroU64::new(5)]);
         self.slice_looks = looks.flatten();
         if let Some(channels) = self.channels.as_mut().filter(|_| random.u8(..3) == 0) {
             // Several of a worker have the same channel, and some of them are late.

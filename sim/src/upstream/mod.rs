@@ -342,10 +342,10 @@ impl Behaviour {
             start: if random.u8(..4) == 0 { Begin::AfterHead } else { Begin::AfterBody },
             pauses: random.u8(..4) == 0,
             is_slow: random.u8(..12) == 0,
-            trickles: random.u8(..40) == 0,
+            trickles: random.u8(..100) == 0,
             interim: random.u8(..8) == 0,
-            closes: random.u8(..6) == 0,
-            leaves: random.u8(..12) == 0,
+            closes: random.u8(..10) == 0,
+            leaves: random.u8(..16) == 0,
             fault,
         }
     }

@@ -88,6 +88,7 @@ impl World {
     pub(crate) fn new(scene: &Scene, reduction: &Reduction, mut random: fastrand::Rng) -> World {
         clock::simulated::set(Some(BEGIN_NS));
         set_events_max(scene.events_max);
+        socket::set_fine(scene.is_fine);
         set_send_buffer(scene.send_buffer_bytes);
         clock::simulated::set_slices(scene.slice_looks);
         set_accepts_per_failure(scene.accepts_per_failure);
