@@ -185,6 +185,12 @@ impl UpstreamConnection {
         self.out.iter().map(bytes).sum()
     }
 
+    /// Whether the server has seen nothing of a request with this head, which was just sent over a connection that has had others: it has
+    /// responded to an earlier one before it has read all of that one's body. Nothing that comes now is a response to the new one.
+    pub(crate) fn has_sent_nothing(&self, flushed: Flushed, head_bytes: usize) -> bool {
+        self.uses > 0 && flushed == Flushed::Full && self.unsent_bytes() == head_bytes
+    }
+
     /// Sends queued bytes.
     pub(crate) fn flush(&mut self, lane: &Lane) -> Flushed {
         while let Some(front) = self.out.front_mut() {

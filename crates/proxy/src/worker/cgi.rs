@@ -18,11 +18,11 @@ const READS_PER_CALL: usize = 8;
 const WAITING_BYTES_MAX: usize = 128 << 10;
 
 impl ProxyWorker {
-    /// Sends a request over a connection that is known to be open.
+    /// Sends a request over a connection that is known to be open. Returns it if the connection cannot be used.
     #[cold]
-    pub(crate) fn begin_cgi(&self, state: &mut State, at: usize, job: Box<Job>) {
+    pub(crate) fn begin_cgi(&self, state: &mut State, at: usize, mut job: Box<Job>) -> Option<Box<Job>> {
         let State { table, scratch: bytes, .. } = &mut *state;
-        let Some(connection) = table.known(at) else { return };
+        let Some(connection) = table.known(at) else { return Some(job) };
         let (server_id, guest) = (connection.server_id, connection.guest);
         let plan = &self.upstreams.at(server_id.upstream).plan;
         // The machine notes the end of the body: the connection is not reused before.
@@ -34,7 +34,14 @@ impl ProxyWorker {
             self.log(failure, server_id.upstream, None, Some(&job), Some(why));
             self.close(state, at);
             self.end_with(state, job, failure);
-            return self.dequeue(state, server_id.upstream);
+            self.dequeue(state, server_id.upstream);
+            return None;
+        }
+        let flushed = connection.send(&self.lane, bytes);
+        if connection.has_sent_nothing(flushed, bytes.len()) {
+            self.close(state, at);
+            job.wants_new = true;
+            return Some(job);
         }
         if let ConnectionProtocol::Cgi(session) = &mut connection.protocol {
             session.begin(job.sent.is_head);
@@ -46,7 +53,6 @@ impl ProxyWorker {
             // No event of the client's exchange reports a body that is in a file.
             self.lane.call_again(guest);
         }
-        let flushed = connection.send(&self.lane, bytes);
         let time_max = if connection.out.is_empty() { plan.read_time_max } else { plan.send_time_max };
         self.lane.set_deadline(guest, Some(time_max));
         connection.uses += 1;
@@ -55,6 +61,7 @@ impl ProxyWorker {
         if flushed == Flushed::Broken {
             self.broken(state, at);
         }
+        None
     }
 
     /// Moves data in both directions.

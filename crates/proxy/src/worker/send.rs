@@ -74,8 +74,7 @@ impl ProxyWorker {
         }
         job.sent_ns = measured_now(upstream);
         if upstream.plan.protocol.is_cgi() {
-            self.begin_cgi(state, at, job);
-            return None;
+            return self.begin_cgi(state, at, job);
         }
         let server_id = connection.server_id;
         let bytes = &mut state.scratch;
@@ -97,9 +96,7 @@ impl ProxyWorker {
             let _ = connection.machine.end(b"", bytes);
         }
         let flushed = connection.send(&self.lane, bytes);
-        // The server has responded to an earlier request before it has read all of its body. Of this one it has seen nothing, so nothing that
-        // comes now is a response to it.
-        if connection.uses > 0 && flushed == Flushed::Full && connection.unsent_bytes() == bytes.len() {
+        if connection.has_sent_nothing(flushed, bytes.len()) {
             self.close(state, at);
             job.wants_new = true;
             return Some(job);
