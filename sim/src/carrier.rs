@@ -41,6 +41,11 @@ impl Wire {
         self.moves_left = if self.socket.is_long() { MOVES_LATER } else { random.u8(1..=MOVES_PER_STEP) };
     }
 
+    /// Whether all that was sent so far is on its way, and nothing waits to be received.
+    pub(crate) fn is_through(&self) -> bool {
+        !self.is_silent && !self.is_deaf && self.socket.is_plain() && !self.socket.is_full() && !self.has_ended
+    }
+
     /// Reports what has happened since the last call. Returns whether anything has.
     pub(crate) fn report(&mut self, shared: &mut Shared<'_>, actor: Actor) -> bool {
         let events = std::mem::take(&mut self.events);

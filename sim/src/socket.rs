@@ -297,6 +297,11 @@ impl Socket {
         !self.header.is_empty()
     }
 
+    /// Whether there was no room for what was sent last.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full_since == TURNS.get()
+    }
+
     /// Whether something that was taken from the caller is still to be sent.
     pub(crate) fn has_unsent(&mut self) -> bool {
         self.tls.as_mut().is_some_and(|tls| tls.has_output())

@@ -282,7 +282,7 @@ impl Connection {
         for request in &self.requests {
             if (self.sent..self.sent + piece.len()).contains(&request.begin) {
                 shared.event(actor, Event::Request(request.planned.id, request.planned.summary()));
-                shared.model.begin(request.planned.id, shared.moment(), self.opened_ns);
+                shared.begin(request.planned.id, self.opened_ns);
             }
         }
         match self.socket.send(piece) {

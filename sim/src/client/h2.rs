@@ -13,7 +13,7 @@ use h2::{Reason, RecvStream, SendStream};
 
 use super::request::{draw_request, draw_unwanted};
 use super::{
-    PAUSE_MS_MAX, REQUESTS_MAX, SLOW_CONNECTIONS, SLOW_PAUSES_MAX, SLOW_STEPS, UNWANTED_MAX, draw_count,
+    PAUSE_MS_MAX, REQUESTS_MAX, SLOW_CONNECTIONS, SLOW_PAUSES_MAX, SLOW_STEPS, UNWANTED_MAX, UNWANTED_MIN, draw_count,
 };
 use crate::carrier::{Carrier, Wire};
 use crate::message::body;
@@ -119,8 +119,8 @@ impl Connection {
         shared: &mut Shared<'_>,
     ) -> Connection {
         // More of them than fit into the window of the connection.
-        let is_unwanted = random.u8(..6) == 0;
-        let count = if is_unwanted { random.usize(1..=UNWANTED_MAX) } else { draw_count(random) };
+        let is_unwanted = random.u8(..8) == 0;
+        let count = if is_unwanted { random.usize(UNWANTED_MIN..=UNWANTED_MAX) } else { draw_count(random) };
         let count = count.min(requests_max);
         let draw = if is_unwanted { draw_unwanted } else { draw_request };
         let mut planned: Vec<Planned> = (0..count).map(|_| draw(random, shared)).collect();
@@ -151,7 +151,7 @@ impl Connection {
             sends_on: is_unwanted && random.bool(),
             rests: false,
             streams_max: random.usize(1..=REQUESTS_MAX),
-            reads_late: is_unwanted && random.bool(),
+            reads_late: is_unwanted && random.u8(..3) > 0,
             fault,
             deaf_until_ns: None,
             has_failed: false,
@@ -212,6 +212,10 @@ impl Connection {
         let mut did = self.drive(shared, actor);
         did |= self.request(random, shared, actor);
         let is_late = self.reads_late && self.deaf_until_ns.is_none();
+        if !did && self.is_steady && !self.reads_late && self.wire.borrow().is_through() {
+            let unanswered = self.streams.iter().filter(|stream| stream.response.is_some());
+            unanswered.for_each(|stream| shared.model.heads.was_sent(stream.planned.id));
+        }
         if is_late && !did {
             self.wire.borrow_mut().is_deaf = false;
         }
@@ -371,7 +375,7 @@ impl Connection {
             return false;
         };
         shared.event(actor, Event::Request(planned.id, planned.summary()));
-        shared.model.begin(planned.id, shared.moment(), self.opened_ns);
+        shared.begin(planned.id, self.opened_ns);
         let rest = Bytes::from_static(body(planned.id, planned.body_length));
         self.streams.push(Stream {
             planned,

@@ -23,7 +23,8 @@ use crate::world::Shared;
 const REQUESTS_MAX: usize = 5;
 const REQUESTS_LONG: usize = 40;
 const REPEATED_MAX: usize = 12;
-const UNWANTED_MAX: usize = 24;
+const UNWANTED_MIN: usize = 4;
+const UNWANTED_MAX: usize = 30;
 const CONNECTIONS_MAX: usize = 3;
 
 /// The server skips this much of a body that nobody wants, to keep the connection.

@@ -134,6 +134,8 @@ pub(crate) struct Model {
     opened_ns: HashMap<u32, u64>,
     /// How many requests with the same head have begun.
     alike: HashMap<u32, u32>,
+    /// How many requests will have a head, by the number in it.
+    planned_alike: HashMap<u32, u32>,
     /// When an upstream has had the head of each request.
     seen: HashMap<u32, Vec<Moment>>,
     sent: HashMap<u32, Vec<Sent>>,
@@ -227,7 +229,13 @@ impl Model {
         {
             self.changed.insert(resource);
         }
+        *self.planned_alike.entry(planned.named).or_default() += 1;
         self.planned.insert(planned.id, planned);
+    }
+
+    /// Whether no other request has the same head.
+    pub(crate) fn has_own_head(&self, id: u32) -> bool {
+        self.planned_alike.get(&self.planned[&id].named) == Some(&1)
     }
 
     /// The first byte of a request is sent, over a connection that was opened at this time.
@@ -256,10 +264,14 @@ impl Model {
     }
 
     /// Whether all purges so far are on disk.
-    pub(crate) fn note_written_purges(&mut self, are_all: bool) {
-        if are_all {
-            self.removals.iter_mut().for_each(|removal| removal.is_written |= removal.is_purge);
-        }
+    ///
+    /// Returns whether some were not before.
+    pub(crate) fn note_written_purges(&mut self, are_all: bool) -> bool {
+        let purges = self.removals.iter_mut().filter(|removal| removal.is_purge && !removal.is_written);
+        let unwritten: Vec<_> = purges.filter(|_| are_all).collect();
+        let are_some = !unwritten.is_empty();
+        unwritten.into_iter().for_each(|removal| removal.is_written = true);
+        are_some
     }
 
     /// The server is killed, and starts again: what was not on disk is forgotten.

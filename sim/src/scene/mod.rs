@@ -79,8 +79,11 @@ pub(crate) struct Scene {
     pub(crate) crashes: u32,
     /// How often another server takes over.
     pub(crate) upgrades: u32,
-    /// When most of the operator's changes happen.
+    /// When most of the operator's changes happen, and how many responses come before.
     pub(crate) changes: Occasion,
+    pub(crate) responses_before_changes: u64,
+    /// Most responses of upstreams begin after a pause.
+    pub(crate) responses_are_late: bool,
     /// How often the operator changes the servers of the application.
     pub(crate) server_changes: u32,
     /// How often the clock of the machine is set.
@@ -159,6 +162,11 @@ impl Scene {
                 next
             });
         }
+        if random.bool() {
+            // Two configurations that follow each other differ in what an upstream sees.
+            let all = configurations.iter_mut().enumerate();
+            all.for_each(|(number, configuration)| configuration.adds_field = number % 2 == 0);
+        }
         if is_calm {
             configurations[0].request_time_max = None;
             configurations[0].cache = Some(CacheSettings { fresh_s: Some(10), stale_s: 10 });
@@ -197,6 +205,8 @@ impl Scene {
             crashes: 0,
             upgrades: 0,
             changes: if random.u8(..3) == 0 { Occasion::Invited } else { Occasion::Any },
+            responses_before_changes: 0,
+            responses_are_late: false,
             server_changes: 0,
             clock_steps: 0,
             accepts_per_failure: None,
@@ -270,7 +280,7 @@ impl Scene {
 impl Scene {
     /// Draws what the operator does besides reloads and purges, and the limits of the server.
     fn draw_operator(&mut self, random: &mut fastrand::Rng) {
-        if self.crashes == 0 && random.u8(..4) == 0 {
+        if self.crashes == 0 && random.u8(..3) == 0 {
             self.upgrades = random.u32(1..=3);
             self.draw_around_upgrades(random);
         }
@@ -310,17 +320,23 @@ impl Scene {
             self.body_bytes_max = self.body_bytes_max.min(BODY_BYTES_SHORT);
         }
         if self.folder_bytes.is_some() {
-            // Upgrades come late enough that something is stored. Some purges come before the new server has the folder.
-            self.changes = Occasion::Invited;
-            (self.shares_resources, self.purges) = (true, self.purges.max(random.u32(2..10)));
+            // Upgrades come late enough that something is stored. Some purges come before the new server has the folder, and what they remove
+            // is requested again.
+            self.responses_before_changes = random.u64(5..40);
+            (self.shares_resources, self.purges) = (true, self.purges.max(random.u32(10..30)));
+            (self.popular, self.clients) = (Some(random.u8(..PLAIN_RESOURCES)), random.usize(3..=6));
             let caches = self.configurations.iter_mut().filter_map(|it| it.cache.as_mut());
             caches.for_each(|cache| cache.fresh_s = Some(FRESH_S_LONG));
         }
-        let has_cache = self.configurations.iter().all(|configuration| configuration.cache.is_some());
-        if has_cache && self.clients_fail && random.bool() {
+        if self.clients_fail && random.bool() {
             (self.changes, self.upgrades) = (Occasion::ClientLeaves, 3);
-            (self.workers, self.clients) = (self.workers.max(2), random.usize(2..=5));
+            (self.workers, self.clients) = (self.workers.max(2), random.usize(3..=6));
             (self.shares_resources, self.popular) = (true, Some(random.u8(..PLAIN_RESOURCES)));
+            // What was purged is fetched again, and takes a while.
+            (self.purges, self.responses_are_late) = (random.u32(20..40), true);
+            for configuration in &mut self.configurations {
+                configuration.cache.get_or_insert(CacheSettings { fresh_s: Some(10), stale_s: 0 });
+            }
         }
     }
 

@@ -209,7 +209,7 @@ impl Connection {
             if let Body::FastCgi(_) = body {
                 arrived.check_length(head.field("content-length"))?;
             }
-            let behaviour = Behaviour::draw(random, shared.scene.upstreams_fail);
+            let behaviour = Behaviour::draw(random, shared.scene);
             // Also if it never gets to respond.
             shared.upstreams_failed |= behaviour.fault.is_some();
             let tunnel = self.asked_tunnel(&arrived, &head, random, shared)?;

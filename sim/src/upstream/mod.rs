@@ -13,8 +13,8 @@ use std::path::Path;
 use crate::frames::PREFACE;
 use crate::message::is_part_of_body;
 use crate::model::Planned;
-use crate::scene::REFUSED;
 use crate::scene::routes::SHOWN_FIELD;
+use crate::scene::{REFUSED, Scene};
 use crate::socket::{Did, Listener, Received, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
@@ -335,12 +335,12 @@ impl Behaviour {
         self.trickles || random.u8(..if self.is_slow { 2 } else { 24 }) == 0
     }
 
-    fn draw(random: &mut fastrand::Rng, may_fail: bool) -> Behaviour {
+    fn draw(random: &mut fastrand::Rng, scene: &Scene) -> Behaviour {
         let faults = [Fault::NoResponse, Fault::HalfResponse, Fault::Silence, Fault::Garbage, Fault::Deaf];
-        let fault = (may_fail && random.u8(..6) == 0).then(|| *random.choice(&faults).expect("some"));
+        let fault = (scene.upstreams_fail && random.u8(..6) == 0).then(|| *random.choice(&faults).expect("some"));
         Behaviour {
             start: if random.u8(..4) == 0 { Begin::AfterHead } else { Begin::AfterBody },
-            pauses: random.u8(..4) == 0,
+            pauses: random.u8(..4) == 0 || scene.responses_are_late && random.bool(),
             is_slow: random.u8(..12) == 0,
             trickles: random.u8(..100) == 0,
             interim: random.u8(..8) == 0,

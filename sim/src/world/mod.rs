@@ -73,6 +73,8 @@ pub(crate) struct World {
     clock_steps_left: u32,
     /// Something was purged, and no crash was drawn since.
     has_purged: bool,
+    /// Purges were written since a crash was drawn.
+    has_written_purges: bool,
     /// When the next purge is due.
     purges_at_ns: u64,
     /// Actors that may have something to do.
@@ -135,6 +137,7 @@ impl World {
             changes_left: scene.server_changes,
             clock_steps_left: scene.clock_steps,
             has_purged: false,
+            has_written_purges: false,
             purges_at_ns: BEGIN_NS,
             awake: Awake::new(actors),
         }

@@ -34,8 +34,9 @@ impl World {
             self.has_purged = true;
             return Ok(self.purge(shared));
         }
-        // Crashes are likelier while something is written, and after a purge that the disk may have refused.
+        // Crashes are likelier while something is written, and after a purge that was written or that the disk may have refused.
         let looks = match jobs::count() {
+            _ if std::mem::take(&mut self.has_written_purges) => 2,
             0 if std::mem::take(&mut self.has_purged) && jobs::disk_fault().is_some() => 2,
             0 => 128,
             _ => 16,
@@ -52,7 +53,8 @@ impl World {
             Occasion::Invited | Occasion::ClientLeaves | Occasion::SubscriberIsBehind => 2_000,
         };
         let kinds = [self.reloads_left, self.upgrades_left, self.changes_left, self.clock_steps_left];
-        if kinds == [0; 4] || self.random.u16(..looks) > 0 {
+        let is_early = shared.model.whole < shared.scene.responses_before_changes;
+        if kinds == [0; 4] || is_early || self.random.u16(..looks) > 0 {
             return Ok(false);
         }
         let all: Vec<usize> = (0..kinds.len()).filter(|kind| kinds[*kind] > 0).collect();
@@ -166,11 +168,11 @@ impl World {
     }
 
     /// Purges that are on disk hold after a crash too.
-    pub(super) fn note_written_purges(&self, shared: &mut Shared<'_>) {
+    pub(super) fn note_written_purges(&mut self, shared: &mut Shared<'_>) {
         if self.crashes_left > 0 {
             let opened = self.server().live.opened();
             let has_written = opened.cache.as_ref().is_none_or(|cache| !cache.has_purges_to_write());
-            shared.model.note_written_purges(has_written);
+            self.has_written_purges |= shared.model.note_written_purges(has_written);
         }
     }
 
@@ -195,8 +197,7 @@ impl World {
 
     /// Purges sometimes, if the folder moves to another server.
     fn purge_at_upgrade(&mut self, shared: &mut Shared<'_>) {
-        if shared.scene.folder_bytes.is_some() && self.purges_left > 0 && self.random.bool() {
-            self.purges_left -= 1;
+        if shared.scene.folder_bytes.is_some() && self.random.bool() {
             self.purge(shared);
         }
     }

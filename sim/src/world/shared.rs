@@ -113,6 +113,14 @@ impl<'s> Shared<'s> {
         }
     }
 
+    /// The first byte of a request is sent, over a connection that was opened at this time.
+    pub(crate) fn begin(&mut self, id: u32, opened_ns: u64) {
+        self.model.begin(id, self.moment(), opened_ns);
+        if self.model.has_own_head(id) && !self.may_be_of_former(opened_ns) {
+            self.model.heads.begin(id, self.served);
+        }
+    }
+
     /// The last byte of a request's head was sent, on a connection where the server waits for it.
     pub(crate) fn sent_head(&mut self, id: u32) {
         self.model.heads.sent(id, self.served);
