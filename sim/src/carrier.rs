@@ -43,7 +43,11 @@ impl Wire {
 
     /// Whether all that was sent so far is on its way, and nothing waits to be received.
     pub(crate) fn is_through(&self) -> bool {
-        !self.is_silent && !self.is_deaf && self.socket.is_plain() && !self.socket.is_full() && !self.has_ended
+        !self.is_silent
+            && !self.is_deaf
+            && self.socket.is_plain()
+            && !self.socket.is_full()
+            && !self.has_ended
     }
 
     /// Reports what has happened since the last call. Returns whether anything has.

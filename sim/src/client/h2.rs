@@ -13,7 +13,8 @@ use h2::{Reason, RecvStream, SendStream};
 
 use super::request::{draw_request, draw_unwanted};
 use super::{
-    PAUSE_MS_MAX, REQUESTS_MAX, SLOW_CONNECTIONS, SLOW_PAUSES_MAX, SLOW_STEPS, UNWANTED_MAX, UNWANTED_MIN, draw_count,
+    PAUSE_MS_MAX, REQUESTS_MAX, SLOW_CONNECTIONS, SLOW_PAUSES_MAX, SLOW_STEPS, UNWANTED_MAX, UNWANTED_MIN,
+    draw_count,
 };
 use crate::carrier::{Carrier, Wire};
 use crate::message::body;

@@ -68,7 +68,7 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         asks: RequestDirectives::default(),
         sends_id,
         response_bytes_max: usize::MAX,
-            tunnel: None,
+        tunnel: None,
         address: None,
     }
 }
@@ -91,7 +91,7 @@ pub(super) fn draw_repeated(
         asks,
         sends_id: false,
         response_bytes_max: usize::MAX,
-            tunnel: None,
+        tunnel: None,
         address: None,
     };
     let others = (1..count).map(|_| Planned { id: shared.next_id(), ..first.clone() });

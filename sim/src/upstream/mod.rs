@@ -337,7 +337,8 @@ impl Behaviour {
 
     fn draw(random: &mut fastrand::Rng, scene: &Scene) -> Behaviour {
         let faults = [Fault::NoResponse, Fault::HalfResponse, Fault::Silence, Fault::Garbage, Fault::Deaf];
-        let fault = (scene.upstreams_fail && random.u8(..6) == 0).then(|| *random.choice(&faults).expect("some"));
+        let fault =
+            (scene.upstreams_fail && random.u8(..6) == 0).then(|| *random.choice(&faults).expect("some"));
         Behaviour {
             start: if random.u8(..4) == 0 { Begin::AfterHead } else { Begin::AfterBody },
             pauses: random.u8(..4) == 0 || scene.responses_are_late && random.bool(),

@@ -9,9 +9,9 @@ mod shared;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use flatout_lane::{clock, jobs};
 use flatout_lane::poll::simulated::set_events_max;
 use flatout_lane::socket::simulated::{set_accepts_per_failure, set_send_buffer};
+use flatout_lane::{clock, jobs};
 
 use crate::client::Client;
 use crate::disk::Disk;

@@ -378,6 +378,8 @@ const TOO_MUCH_TCP_MEM: (&str, &str) = ("/proc/sys/net/ipv4/tcp_mem", "786432\t1
 /// Tunings that lower a value on purpose.
 const LOWERING: &[&str] = &[
     "abort-on-overflow",
+    // The file says that it is off.
+    "turbo",
     "numa-balancing",
     "notsent-lowat",
     "synack-retries",

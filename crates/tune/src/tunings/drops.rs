@@ -120,7 +120,7 @@ fn card_drops(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     }
     let (count, value) = summed(&lost);
     let advice = format!("{device} drops packets: see rings and irq-affinity");
-    Ok(Reading { value, count, advice: (count > 0).then_some(advice) })
+    Ok(Reading::new(value, count, (count > 0).then_some(advice)))
 }
 
 /// The suffix of ENA's counters.
@@ -151,7 +151,7 @@ fn allowances(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     if count > 0 && advice.is_empty() {
         advice.push("more than this instance may have: see the instance's limits");
     }
-    Ok(Reading { value, count, advice: (!advice.is_empty()).then(|| advice.join("; ")) })
+    Ok(Reading::new(value, count, (!advice.is_empty()).then(|| advice.join("; "))))
 }
 
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
@@ -168,11 +168,11 @@ fn conntrack_room(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     let advice = format!(
         "{percent} % of the table is in use: see conntrack-max, or leave the served port untracked (conntrack)"
     );
-    Ok(Reading {
-        value: format!("{count} of {max} ({percent} %){dropped}"),
+    Ok(Reading::new(
+        format!("{count} of {max} ({percent} %){dropped}"),
         count,
-        advice: (percent >= FULL_PERCENT).then_some(advice),
-    })
+        (percent >= FULL_PERCENT).then_some(advice),
+    ))
 }
 
 /// Retransmitted segments that are worth reporting, in percent of all.
@@ -183,11 +183,11 @@ fn retransmits(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     let percent = again as f64 / all.max(1) as f64 * 100.0;
     let advice =
         format!("{percent:.1} % of the segments are sent again: see card-drops, allowances and qdisc");
-    Ok(Reading {
-        value: format!("{again} of {all} segments ({percent:.1} %)"),
-        count: again,
-        advice: (percent > RETRANSMITTED_PERCENT).then_some(advice),
-    })
+    Ok(Reading::new(
+        format!("{again} of {all} segments ({percent:.1} %)"),
+        again,
+        (percent > RETRANSMITTED_PERCENT).then_some(advice),
+    ))
 }
 
 #[cfg(test)]

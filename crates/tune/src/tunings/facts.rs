@@ -1,7 +1,8 @@
-//! Facts about a machine that none of our settings changes: each is read, and if it costs performance, advice is
-//! given. All have the same shape, so they are a table.
+//! Facts about a machine: each is read, and if it costs performance, advice is given. Few of them can be changed here. All have the
+//! same shape, so they are a table.
 
 use crate::card;
+use crate::change::Change;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
@@ -23,6 +24,21 @@ pub(super) struct Reading {
     pub(super) value: String,
     pub(super) count: u64,
     pub(super) advice: Option<String>,
+    /// What follows the advice; empty if only the user can.
+    pub(super) changes: Vec<Change>,
+}
+
+impl Reading {
+    /// A value with advice that only the user can follow, if it is bad.
+    pub(super) fn new(value: impl Into<String>, count: u64, advice: Option<String>) -> Reading {
+        Reading { value: value.into(), count, advice, changes: Vec::new() }
+    }
+
+    /// The same with changes that follow the advice.
+    pub(super) fn with(self, changes: impl IntoIterator<Item = Change>) -> Reading {
+        let changes = if self.advice.is_some() { changes.into_iter().collect() } else { Vec::new() };
+        Reading { changes, ..self }
+    }
 }
 
 /// What most of them have in common.
@@ -139,7 +155,12 @@ impl Tuning for Fact {
     }
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
-        Ok((self.read)(host, served)?.advice.map_or(Advice::Fine, Advice::ByHand))
+        let Reading { advice, changes, .. } = (self.read)(host, served)?;
+        Ok(match advice {
+            None => Advice::Fine,
+            Some(what) if changes.is_empty() => Advice::ByHand(what),
+            Some(what) => Advice::change(what, changes),
+        })
     }
 
     fn proof(&self) -> Proof {
@@ -167,11 +188,7 @@ fn steal(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     let advice = format!(
         "{percent:.1} % of the CPU time goes to other guests of this host: use another instance or host"
     );
-    Ok(Reading {
-        value: format!("{percent:.1} %"),
-        count: stolen,
-        advice: (percent > STEAL_PERCENT_MAX).then_some(advice),
-    })
+    Ok(Reading::new(format!("{percent:.1} %"), stolen, (percent > STEAL_PERCENT_MAX).then_some(advice)))
 }
 
 /// Pressure that is worth reporting, in percent of the last ten seconds.
@@ -197,11 +214,11 @@ fn pressure(host: &Host, _: &Served) -> Result<Reading, Unknown> {
         "memory" => "tasks wait for memory: use a smaller cache, or add memory",
         _ => "tasks wait for a disk: find out what reads or writes while the server runs",
     };
-    Ok(Reading {
-        value: shown.join(", "),
-        count: percent as u64,
-        advice: (percent > PRESSURE_PERCENT_MAX).then(|| advice.to_owned()),
-    })
+    Ok(Reading::new(
+        shown.join(", "),
+        percent as u64,
+        (percent > PRESSURE_PERCENT_MAX).then(|| advice.to_owned()),
+    ))
 }
 
 /// A CPU that handles this many times its share of packets is worth reporting.
@@ -231,11 +248,7 @@ fn softirq_balance(host: &Host, served: &Served) -> Result<Reading, Unknown> {
         advice += &format!("; or leave that CPU to them ({setting})");
     }
     let is_bad = counts.len() > 1 && all >= PACKETS_MIN && times > IMBALANCE_MAX;
-    Ok(Reading {
-        value: format!("{percent:.0} % on one of {}", counts.len()),
-        count: most,
-        advice: is_bad.then_some(advice),
-    })
+    Ok(Reading::new(format!("{percent:.0} % on one of {}", counts.len()), most, is_bad.then_some(advice)))
 }
 
 /// Fewer CPUs cannot do without one.
@@ -251,7 +264,7 @@ fn card_node(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let device = served.card(host)?;
     let node = host.number::<i32>(&format!("/sys/class/net/{device}/device/numa_node")).unwrap_or(-1);
     let Ok(node) = u32::try_from(node) else {
-        return Ok(Reading { value: "no node".to_owned(), count: 0, advice: None });
+        return Ok(Reading::new("no node".to_owned(), 0, None));
     };
     let distances = host.text(&format!("/sys/devices/system/node/node{node}/distance"))?;
     let far =
@@ -259,11 +272,7 @@ fn card_node(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let advice = format!(
         "CPUs of other nodes reach {device} at a distance of {far} (10 is local): serve from node {node}"
     );
-    Ok(Reading {
-        value: format!("node {node}, distances {distances}"),
-        count: far,
-        advice: (far > 10).then_some(advice),
-    })
+    Ok(Reading::new(format!("node {node}, distances {distances}"), far, (far > 10).then_some(advice)))
 }
 
 /// The MTU of a network without jumbo frames.
@@ -272,7 +281,7 @@ const MTU_PLAIN: u64 = 1500;
 fn mtu(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let mtu = host.number::<u64>(&format!("/sys/class/net/{}/mtu", served.card(host)?))?;
     let advice = format!("{mtu} bytes is less than the usual 1500: check whether a tunnel needs that");
-    Ok(Reading { value: mtu.to_string(), count: mtu, advice: (mtu < MTU_PLAIN).then_some(advice) })
+    Ok(Reading::new(mtu.to_string(), mtu, (mtu < MTU_PLAIN).then_some(advice)))
 }
 
 /// Programs that manage the same settings, by process name.
@@ -305,7 +314,7 @@ fn managed(host: &Host, served: &Served) -> Result<Reading, Unknown> {
         );
     }
     let value = if found.is_empty() { "no such program".to_owned() } else { found.join(", ") };
-    Ok(Reading { value, count: found.len() as u64, advice: (!advice.is_empty()).then(|| advice.join("; ")) })
+    Ok(Reading::new(value, found.len() as u64, (!advice.is_empty()).then(|| advice.join("; "))))
 }
 
 /// Whether this is a Kubernetes node.

@@ -1,12 +1,14 @@
-//! Facts about processors, cards and the kernel's own observers, in the shape of [`super::facts`]: each is read, and advice names
-//! the command.
+//! Facts about processors, cards and the kernel's own observers, in the shape of [`super::facts`].
 
 use super::facts::{Fact, OF_HOST, Reading};
+use crate::card;
+use crate::change::Change;
 use crate::counters::sockstat;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
-use crate::tuning::{About, Needs, Proof, Scope};
+use crate::settings::Setting;
+use crate::tuning::{About, Needs, Proof, Risk, Scope};
 
 pub(super) static HARDWARE: &[Fact] = &[
     Fact {
@@ -17,6 +19,8 @@ pub(super) static HARDWARE: &[Fact] = &[
                      threads (mds, l1tf), or by nosmt at boot: find out why before you switch it on. What a second thread gains \
                      depends on the work; flatout climb measures it with a set and an unset command.",
             source: "admin-guide/hw-vuln/l1tf: smt control; ABI/testing/sysfs-devices-system-cpu",
+            risk: Risk::Grave,
+            lost: "protection against attacks between the threads of a core, if it was switched off for that",
             gain_percent: 20.0,
             ..OF_HOST
         },
@@ -31,6 +35,7 @@ pub(super) static HARDWARE: &[Fact] = &[
             detail: "The clock of a busy core is a third and more above its base frequency if the processor is cool. Switched off \
                      mostly for measurements that have to be repeatable.",
             source: "admin-guide/pm/intel_pstate: no_turbo; admin-guide/pm/cpufreq: boost",
+            lost: "power; and figures of two days differ more, because the clock depends on the temperature",
             gain_percent: 15.0,
             ..OF_HOST
         },
@@ -45,6 +50,7 @@ pub(super) static HARDWARE: &[Fact] = &[
             detail: "With intel_pstate or amd_pstate in active mode, this hint decides how fast the clock rises, whatever the \
                      governor is called.",
             source: "admin-guide/pm/intel_pstate: energy_performance_preference",
+            lost: "power: the clock stays high between bursts",
             gain_percent: 3.0,
             ..OF_HOST
         },
@@ -143,11 +149,6 @@ pub(super) static HARDWARE: &[Fact] = &[
     },
 ];
 
-/// A fact with a value, and advice if it is bad.
-fn reading(value: impl Into<String>, count: u64, advice: Option<String>) -> Reading {
-    Reading { value: value.into(), count, advice }
-}
-
 /// Programs with less code than this fit in the TLB: in MiB.
 const TEXT_MIB_MIN: u64 = 4;
 
@@ -171,7 +172,7 @@ fn huge_page_text(host: &Host, served: &Served) -> Result<Reading, Unknown> {
              echo always > /sys/kernel/mm/transparent_hugepage/enabled"
         )
     });
-    Ok(reading(value, mapped_kib, advice))
+    Ok(Reading::new(value, mapped_kib, advice))
 }
 
 /// The length of a mapping of code from a file: `55d0c0000000-55d0c1300000 r-xp 004de000 fe:00 1234 /usr/bin/server`.
@@ -183,13 +184,14 @@ fn code_bytes(line: &str) -> Option<u64> {
     is_code.then_some(address(end)?.checked_sub(address(begin)?)?)
 }
 
+const SMT: &str = "/sys/devices/system/cpu/smt/control";
+
 fn smt(host: &Host, _: &Served) -> Result<Reading, Unknown> {
-    let control = host.text("/sys/devices/system/cpu/smt/control")?;
-    let advice = (control == "off").then(|| {
-        "the second thread of each core is off: if nothing here needs that, echo on > /sys/devices/system/cpu/smt/control"
-            .to_owned()
-    });
-    Ok(reading(control, u64::from(advice.is_some()), advice))
+    let control = host.text(SMT)?;
+    let advice = (control == "off")
+        .then(|| "the second thread of each core on, if nothing here needs it off".to_owned());
+    let change = Change::text(Setting::file(SMT), "on");
+    Ok(Reading::new(control, u64::from(advice.is_some()), advice).with([change]))
 }
 
 /// The file that limits the clock to the base frequency, and the value that does.
@@ -203,27 +205,31 @@ fn turbo(host: &Host, _: &Served) -> Result<Reading, Unknown> {
         .iter()
         .find_map(|(path, off, on)| Some((path, off, on, host.text(path).ok()?)))
         .ok_or_else(|| Unknown("the kernel does not control the clock of these CPUs".to_owned()))?;
-    let advice = (now == *off).then(|| format!("turbo is off: echo {on} > {path}"));
-    Ok(reading(if now == *off { "off" } else { "on" }, u64::from(now == *off), advice))
+    let advice = (now == *off).then(|| "turbo on".to_owned());
+    let change = Change::text(Setting::file(*path), *on);
+    Ok(Reading::new(if now == *off { "off" } else { "on" }, u64::from(now == *off), advice).with([change]))
 }
 
 /// Preferences that hold the clock back.
 const SAVING: [&str; 3] = ["power", "balance_power", "default"];
 
 fn energy_preference(host: &Host, _: &Served) -> Result<Reading, Unknown> {
-    let path = "/sys/devices/system/cpu/cpu0/cpufreq/energy_performance_preference";
-    let now = host.text(path)?;
-    let advice = SAVING.contains(&now.as_str()).then(|| {
-        format!("the processor saves energy ({now}): echo performance > {}", path.replace("cpu0", "cpu*"))
-    });
-    Ok(reading(now, u64::from(advice.is_some()), advice))
+    let path = |cpu| format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/energy_performance_preference");
+    let now = host.text(&path(0))?;
+    let saving = card::cpus(host)?
+        .into_iter()
+        .map(path)
+        .filter(|path| host.text(path).is_ok_and(|preference| SAVING.contains(&preference.as_str())));
+    let changes: Vec<Change> = saving.map(|path| Change::text(Setting::file(path), "performance")).collect();
+    let advice = (!changes.is_empty()).then(|| "energy preference performance".to_owned());
+    Ok(Reading::new(now, changes.len() as u64, advice).with(changes))
 }
 
 fn isolated(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let text = host.text("/sys/devices/system/cpu/isolated")?;
     let cpus = crate::cpus::of_list(&text);
     if cpus.is_empty() {
-        return Ok(reading("none", 0, None));
+        return Ok(Reading::new("none", 0, None));
     }
     let mut used = Vec::new();
     for thread in served.threads(host)? {
@@ -236,7 +242,7 @@ fn isolated(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let advice = (!is_used).then(|| {
         format!("CPUs {text} are isolated and idle: pin workers there (flatout serve --cpus {text}), or boot without isolcpus")
     });
-    Ok(reading(text.as_str(), cpus.len() as u64, advice))
+    Ok(Reading::new(text.as_str(), cpus.len() as u64, advice))
 }
 
 /// The folder of the tracer, and where it was before Linux 4.1.
@@ -273,7 +279,7 @@ fn tracing(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     }
     let value = if found.is_empty() { "off".to_owned() } else { found.join(", ") };
     let advice = format!("{value}: if nobody uses that now, {}", ends.join("; "));
-    Ok(reading(value, found.len() as u64, (!found.is_empty()).then_some(advice)))
+    Ok(Reading::new(value, found.len() as u64, (!found.is_empty()).then_some(advice)))
 }
 
 /// A slower link is the bottleneck of most servers, in Mbit/s.
@@ -297,20 +303,20 @@ fn link(host: &Host, served: &Served) -> Result<Reading, Unknown> {
         }
         _ => None,
     };
-    Ok(reading(value, u64::try_from(speed).unwrap_or(0), advice))
+    Ok(Reading::new(value, u64::try_from(speed).unwrap_or(0), advice))
 }
 
 fn bond(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let device = served.card(host)?;
     let path = format!("/sys/class/net/{device}/bonding/slaves");
     if !host.has(&path) {
-        return Ok(reading("one card", 0, None));
+        return Ok(Reading::new("one card", 0, None));
     }
     let members = host.text(&path)?;
     let commands: Vec<String> =
         members.split_whitespace().map(|member| format!("flatout tune --interface {member}")).collect();
     let advice = format!("the cards behind {device} have the queues and interrupts: {}", commands.join(", "));
-    Ok(reading(members.as_str(), commands.len() as u64, (!commands.is_empty()).then_some(advice)))
+    Ok(Reading::new(members.as_str(), commands.len() as u64, (!commands.is_empty()).then_some(advice)))
 }
 
 /// A limit that is used this far is worth reporting, in percent.
@@ -334,5 +340,5 @@ fn socket_memory(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     } else {
         None
     };
-    Ok(reading(format!("{pages} pages, {orphans} orphans"), pages, advice))
+    Ok(Reading::new(format!("{pages} pages, {orphans} orphans"), pages, advice))
 }

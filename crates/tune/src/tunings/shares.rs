@@ -4,10 +4,12 @@ use super::cpu_quota::{quotas, throttled};
 use super::facts::{Fact, OF_HOST, PRESSURE_PERCENT_MAX, Reading, pressure_percent};
 use crate::card;
 use crate::cgroup::{Cgroup, Version};
+use crate::change::Change;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
-use crate::tuning::{About, Proof, Scope};
+use crate::settings::Setting;
+use crate::tuning::{About, Proof, Risk, Scope};
 
 pub(super) static SHARES: &[Fact] = &[
     Fact {
@@ -33,6 +35,8 @@ pub(super) static SHARES: &[Fact] = &[
                      derives it from requests.cpu, so a pod that requests little gets little on a full node. Reported only \
                      while tasks wait for a CPU.",
             source: "admin-guide/cgroup-v2: cpu.weight; accounting/psi",
+            risk: Risk::Medium,
+            lost: "other cgroups get less CPU time while there is too little for all",
             scope: Scope::Process,
             gain_percent: 10.0,
             ..OF_HOST
@@ -48,6 +52,7 @@ pub(super) static SHARES: &[Fact] = &[
             detail: "Time that was not used in earlier periods may be saved up, and then be used at once (Linux 5.14). A quota that is too \
                      low on average needs `cpu-quota` instead.",
             source: "admin-guide/cgroup-v2: cpu.max.burst; scheduler/sched-bwc",
+            lost: "others may wait longer while the server uses what it has saved up",
             scope: Scope::Process,
             gain_percent: 5.0,
             ..OF_HOST
@@ -72,7 +77,7 @@ fn cpuset(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let usable = |folder: &str| host.text(&format!("{folder}/cpuset.cpus.effective")).ok();
     // A cgroup without the controller has the CPUs of the nearest one around it that has it.
     let Some(list) = cgroup.folders().filter_map(usable).last() else {
-        return Ok(Reading { value: "all".to_owned(), count: online.len() as u64, advice: None });
+        return Ok(Reading::new("all".to_owned(), online.len() as u64, None));
     };
     let usable = crate::cpus::of_list(&list).into_iter().filter(|cpu| online.contains(cpu)).count();
     let advice = (usable < online.len()).then(|| {
@@ -82,7 +87,7 @@ fn cpuset(host: &Host, served: &Served) -> Result<Reading, Unknown> {
             online.len()
         )
     });
-    Ok(Reading { value: format!("{usable} of {}", online.len()), count: usable as u64, advice })
+    Ok(Reading::new(format!("{usable} of {}", online.len()), usable as u64, advice))
 }
 
 /// The weight of a cgroup for which none was set.
@@ -93,17 +98,18 @@ fn weight(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let of =
         |folder: &str| Some((host.number::<u64>(&format!("{folder}/cpu.weight")).ok()?, folder.to_owned()));
     let Some((lowest, folder)) = cgroup.folders().filter_map(of).min() else {
-        return Ok(Reading { value: "not set".to_owned(), count: WEIGHT_DEFAULT, advice: None });
+        return Ok(Reading::new("not set".to_owned(), WEIGHT_DEFAULT, None));
     };
     let waiting = pressure_percent(host, "cpu").unwrap_or(0.0);
     let is_low = lowest < WEIGHT_DEFAULT && waiting > PRESSURE_PERCENT_MAX;
     let advice = is_low.then(|| {
         format!(
-            "weight {lowest} of {folder}, and tasks wait for a CPU {waiting:.0} % of the time: CPUWeight={WEIGHT_DEFAULT} of the unit, \
-             or more requests.cpu of the pod"
+            "weight {WEIGHT_DEFAULT} for {folder}: tasks wait for a CPU {waiting:.0} % of the time. To make it last: \
+             CPUWeight={WEIGHT_DEFAULT} of the unit, or more requests.cpu of the pod"
         )
     });
-    Ok(Reading { value: lowest.to_string(), count: lowest, advice })
+    let change = Change::text(Setting::file(format!("{folder}/cpu.weight")), WEIGHT_DEFAULT);
+    Ok(Reading::new(lowest.to_string(), lowest, advice).with([change]))
 }
 
 fn burst(host: &Host, served: &Served) -> Result<Reading, Unknown> {
@@ -113,10 +119,11 @@ fn burst(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let known: Vec<_> = known.collect();
     if known.is_empty() {
         let value = if quotas.is_empty() { "no quota" } else { "not supported" };
-        return Ok(Reading { value: value.to_owned(), count: throttled, advice: None });
+        return Ok(Reading::new(value.to_owned(), throttled, None));
     }
     let unsaved = known.iter().find(|(quota, burst)| quota.throttled > 0 && *burst == 0);
-    let advice = unsaved.map(|(quota, _)| format!("echo {} > {}", quota.quota_us, quota.burst_path));
+    let advice = unsaved.map(|(quota, _)| format!("{} us may be saved up for a peak", quota.quota_us));
+    let change = unsaved.map(|(quota, _)| Change::text(Setting::file(&quota.burst_path), quota.quota_us));
     let values: Vec<String> = known.iter().map(|(_, burst)| format!("{burst} us")).collect();
-    Ok(Reading { value: values.join(" "), count: throttled, advice })
+    Ok(Reading::new(values.join(" "), throttled, advice).with(change))
 }

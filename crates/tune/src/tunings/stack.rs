@@ -2,10 +2,12 @@
 
 use super::facts::{Fact, OF_HOST, Reading};
 use crate::card;
+use crate::change::Change;
 use crate::counters::{number_after, sockstat, softnet};
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
+use crate::settings::Setting;
 use crate::tuning::{About, Needs, Proof, Scope};
 
 pub(super) static STACK: &[Fact] = &[
@@ -111,7 +113,7 @@ fn bpf(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     let advice = (!busy.is_empty()).then(|| {
         format!("{named}{more}: measure what they cost (bpf_stats_enabled), and ask whoever loaded them")
     });
-    Ok(Reading { value: format!("{} programs", busy.len()), count: busy.len() as u64, advice })
+    Ok(Reading::new(format!("{} programs", busy.len()), busy.len() as u64, advice))
 }
 
 fn tcp_hash(host: &Host, _: &Served) -> Result<Reading, Unknown> {
@@ -122,7 +124,7 @@ fn tcp_hash(host: &Host, _: &Served) -> Result<Reading, Unknown> {
         let wanted = sockets.checked_next_power_of_two().unwrap_or(sockets);
         format!("boot with thash_entries={wanted}")
     });
-    Ok(Reading { value: format!("{sockets} connections, {buckets} buckets"), count: sockets, advice })
+    Ok(Reading::new(format!("{sockets} connections, {buckets} buckets"), sockets, advice))
 }
 
 fn flow_limit(host: &Host, served: &Served) -> Result<Reading, Unknown> {
@@ -132,11 +134,11 @@ fn flow_limit(host: &Host, served: &Served) -> Result<Reading, Unknown> {
         queues.iter().any(|queue| host.text(&format!("{queue}/rps_cpus")).is_ok_and(|mask| !is_empty(&mask)));
     let mask = host.text(MASK)?;
     let dropped = softnet(host, 1, "dropped")?.value;
-    let advice = (is_spread && dropped > 0 && is_empty(&mask)).then(|| {
-        let cpus = card::cpus(host).unwrap_or_default();
-        format!("echo {} > {MASK}", crate::cpus::mask(cpus))
-    });
-    Ok(Reading { value: if is_empty(&mask) { "off".to_owned() } else { mask }, count: dropped, advice })
+    let advice =
+        (is_spread && dropped > 0 && is_empty(&mask)).then(|| "all CPUs limit the largest flows".to_owned());
+    let all = crate::cpus::mask(card::cpus(host).unwrap_or_default());
+    Ok(Reading::new(if is_empty(&mask) { "off".to_owned() } else { mask }, dropped, advice)
+        .with([Change::text(Setting::file(MASK), all)]))
 }
 
 /// The CPUs that limit flows.
@@ -162,5 +164,5 @@ fn big_tcp(host: &Host, served: &Served) -> Result<Reading, Unknown> {
              for IPv4"
         )
     });
-    Ok(Reading { value: format!("{now} of {most} bytes"), count: now, advice })
+    Ok(Reading::new(format!("{now} of {most} bytes"), now, advice))
 }
