@@ -1,5 +1,6 @@
 //! Builds sites with their routes.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use flatout_cache::Rules;
@@ -7,7 +8,7 @@ use flatout_config::{Mistake, Node};
 use flatout_files as files;
 use flatout_proxy::{Forward, Mirror};
 use flatout_site::plan::{
-    Action, Condition, PassthroughShare, PathMatch, Plan, Route, RouteEntry, SharedSite, Site, TlsPassthrough,
+    Action, Condition, Host, PassthroughShare, PathMatch, Plan, Route, RouteEntry, Site, TlsPassthrough,
 };
 
 use super::blocks::ACTIONS;
@@ -26,6 +27,8 @@ pub(super) struct Sites {
     pub(super) places: Places,
     /// Their options.
     pub(super) options: Vec<ServeOptions>,
+    names: HashSet<String>,
+    by_host: HashMap<Host, Vec<usize>>,
 }
 
 /// The host names of a site, and their positions.
@@ -52,13 +55,11 @@ impl Sites {
         for (name, at) in &hosts.names {
             let host = parse::host(name).map_err(|message| reader.tree.mistake(at, message));
             let Some(host) = reader.note(host) else { continue };
-            let mut others = self.plan.sites.iter().zip(&self.places.sites).zip(&self.options);
-            let excludes = |((other, _), at): &((&SharedSite, _), &ServeOptions)| {
-                other.hosts.contains(&host) && options.shares_address(at)
-            };
-            let wrong = match others.find(excludes) {
-                Some(((_, other), _)) => {
-                    Some(format!("another site has `{name}`, on line {}", reader.tree.line(other)))
+            let mut others = self.by_host.get(&host).into_iter().flatten();
+            let wrong = match others.find(|other| options.shares_address(&self.options[**other])) {
+                Some(other) => {
+                    let line = reader.tree.line(&self.places.sites[*other]);
+                    Some(format!("another site has `{name}`, on line {line}"))
                 }
                 None => site.hosts.contains(&host).then(|| format!("`{name}` occurs twice")),
             };
@@ -87,10 +88,14 @@ impl Sites {
         let rest = options.within(Level::Route);
         // Those of the top of the file are for every site.
         let is_passed = options.tls_passthrough.is_some();
-        let of_top: &[Node] = if options.level == Level::Top || is_passed { &[] } else { &reader.tree.nodes };
+        let has_top = options.level != Level::Top && !is_passed;
+        let of_top: (&[Node], Vec<&Node>) = match has_top {
+            true => (&reader.tree.nodes, reader.top_whens.to_vec()),
+            false => Default::default(),
+        };
         site.tls_passthrough = reader.note(passthrough(reader, nodes, options)).flatten();
-        for level in [of_top, nodes] {
-            for conditional in reader.conditional_actions(level, options) {
+        for (level, whens) in [of_top, (nodes, nodes.iter().collect())] {
+            for conditional in reader.conditional_actions(whens, options) {
                 let path = PathMatch::prefix("/");
                 let rest = before_files(&[level, nodes], &conditional, &rest);
                 let route = self.conditional_route(reader, &conditional, &path, &rest);
@@ -129,6 +134,10 @@ impl Sites {
                 plan.group = reader.note(group).unwrap_or_default();
             }
         }
+        for host in &site.hosts {
+            self.by_host.entry(host.clone()).or_default().push(self.plan.sites.len());
+        }
+        self.names.insert(site_name);
         self.plan.sites.push(site.into());
         self.options.push(options.clone());
         self.places.sites.push(hosts.at);
@@ -138,12 +147,11 @@ impl Sites {
     /// The name of a site: its first host name, with its first address if another site has that name.
     fn unique_name(&self, hosts: &Hosts, options: &ServeOptions) -> String {
         let host = hosts.names.first().map(|(name, _)| name.as_str()).unwrap_or_default();
-        let is_taken = |name: &String| self.plan.sites.iter().any(|site| site.name == *name);
         let address = options.listens.first().map(|listen| listen.text.as_str()).unwrap_or_default();
         let with_address = (!address.is_empty()).then(|| format!("{host} ({address})"));
         let numbered = (2..).map(|number| format!("{host} ({number})"));
         let mut names = std::iter::once(host.to_owned()).chain(with_address).chain(numbered);
-        names.find(|name| !is_taken(name)).unwrap_or_default()
+        names.find(|name| !self.names.contains(name)).unwrap_or_default()
     }
 
     /// A route, and before it those for the actions under conditions in it.

@@ -134,7 +134,8 @@ pub(super) fn build_all(
     let has_nodes = !tree.nodes.is_empty() || mistakes.is_empty();
     let mut top = ServeOptions::new(base);
     let mistakes = RefCell::new(mistakes);
-    let reader = Reader { tree: &tree, mistakes: &mistakes };
+    let whens: Vec<&Node> = tree.nodes.iter().filter(|node| node.name == "when").collect();
+    let reader = Reader { tree: &tree, mistakes: &mistakes, top_whens: &whens };
     reader.groups(&tree.nodes, &top);
     reader.maps(&top);
     reader.variables(&tree.nodes, &mut top);
@@ -189,7 +190,7 @@ pub(super) fn build_all(
 }
 
 fn finish(top: ServeOptions, sites: Sites, mut logs: Vec<log::Plan>, tree: Tree) -> Result<Built, String> {
-    let Sites { plan: mut sites, places, options } = sites;
+    let Sites { plan: mut sites, places, options, .. } = sites;
     // Without any certificate nothing is said about TLS.
     let is_any_secure = top.has_certificate() || options.iter().any(ServeOptions::has_certificate);
     // Connections that are passed on need no certificate here.
@@ -273,6 +274,8 @@ pub(super) struct Reader<'r> {
     pub(super) tree: &'r Tree,
     /// Those found so far; some several times.
     pub(super) mistakes: &'r RefCell<Vec<Mistake>>,
+    /// Each `when` at the top of the file: they are for every site.
+    pub(super) top_whens: &'r [&'r Node],
 }
 
 impl Reader<'_> {

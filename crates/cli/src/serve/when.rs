@@ -186,11 +186,11 @@ impl Reader<'_> {
     /// The actions in each `when` of a level, in the order of the file, inner ones first.
     pub(super) fn conditional_actions<'n>(
         self,
-        nodes: &'n [Node],
+        nodes: impl IntoIterator<Item = &'n Node>,
         options: &ServeOptions,
     ) -> Vec<ConditionalAction<'n>> {
         let mut found = Vec::new();
-        for node in nodes.iter().filter(|node| node.name == "when") {
+        for node in nodes.into_iter().filter(|node| node.name == "when") {
             let inner = node.inner.as_deref().unwrap_or_default();
             // A condition with a mistake was noted before.
             let Ok(conditions) = self.conditions(node, options) else { continue };

@@ -164,7 +164,7 @@ impl Site {
 }
 
 /// A host name of a site, without a port. Case is ignored.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
     /// This one.
     Exact(String),
