@@ -22,9 +22,13 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) {
         // An upstream that gets the client's Host puts that into its redirects.
-        let location = path.and_then(Path::plain).filter(|_| !authority.starts_with("unix:"));
-        let default = location.map(|location| {
-            let from = format!("{scheme}://{authority}{}", uri.unwrap_or(location));
+        // Without a path of its own, all paths of its URLs are those of this server.
+        let pair = match uri {
+            Some(uri) => path.and_then(Path::plain).map(|location| (uri, location)),
+            None => Some(("/", "/")),
+        };
+        let default = pair.filter(|_| !authority.starts_with("unix:")).map(|(uri, location)| {
+            let from = format!("{scheme}://{authority}{uri}");
             format!(
                 "proxy-redirect {} {}",
                 text(&from.replace('$', "$$")),

@@ -243,8 +243,10 @@ impl<'d> Import<'d> {
         // Here it is the address of the connection.
         let has_proxies = chain.find("set_real_ip_from").is_some() && name == "REMOTE_ADDR";
         if !has_proxies && params.is_usual(name, given) {
-            // The last one of a name applies.
-            params.constants.retain(|(known, _)| known != name);
+            // The last one of a name applies, but for one that is left out if it is empty.
+            if param.words.len() <= 2 {
+                params.constants.retain(|(known, _)| known != name);
+            }
             return self.fates.carried(param);
         }
         match (name, given.contains('$')) {

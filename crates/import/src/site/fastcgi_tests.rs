@@ -282,3 +282,12 @@ fn folders_alone_may_be_tried_for_their_script() {
     let site = of_server(&missing);
     assert!(site.contains("reroute \"/index.php?q=$uri&$args\"") && !site.contains("501"), "{site}");
 }
+
+/// A parameter that is left out if it is empty does not take the place of another one.
+#[test]
+fn https_behind_a_proxy_stays_on() {
+    let of = |params: &str| upstream(&format!("location / {{ {params} fastcgi_pass unix:/run/fpm.sock; }}"));
+    assert!(of(&format!("fastcgi_param HTTPS on; {USUAL}")).contains("fastcgi-param \"HTTPS\" \"on\""));
+    assert!(of(&format!("{USUAL} fastcgi_param HTTPS on;")).contains("fastcgi-param \"HTTPS\" \"on\""));
+    assert!(!of("fastcgi_param HTTPS on; fastcgi_param HTTPS $https;").contains("HTTPS"));
+}

@@ -90,11 +90,12 @@ fn urls(map: &Directive) -> Option<(String, Urls)> {
     (others.len() <= URLS_MAX).then(|| (name.to_owned(), (usual, others)))
 }
 
-/// `set $rest ""; if (…) { set $rest ?$args; } proxy_pass http://app$rest;`: the path and the query under that condition.
-fn add_paths(block: &mut Vec<Directive>) {
-    let Some(at) = block.iter().position(|it| it.name == "proxy_pass") else { return };
-    let Some(pass) = block.get(at).cloned() else { return };
-    let Some((url, name)) = pass.word(0).split_once('$').filter(|(url, _)| is_url(url)) else { return };
+/// `set $rest ""; if (…) { set $rest ?$args; } proxy_pass http://app$rest;`: the path and the query under that condition. Returns
+/// whether it is so.
+fn add_paths(block: &mut Vec<Directive>) -> bool {
+    let Some(at) = block.iter().position(|it| it.name == "proxy_pass") else { return false };
+    let Some(pass) = block.get(at).cloned() else { return false };
+    let Some((url, name)) = pass.word(0).split_once('$').filter(|(url, _)| is_url(url)) else { return false };
     let name = name.trim_matches(['{', '}']).to_owned();
     let sets = |it: &Directive| it.name == "set" && it.word(0).trim_start_matches('$') == name;
     let of_if = |it: &Directive| match it.inner() {
@@ -112,7 +113,7 @@ fn add_paths(block: &mut Vec<Directive>) {
     let is_first = block.iter().position(|it| sets(it) || is_used(it, &name)) == usual;
     let has_rewrite = block.iter().any(|it| it.name == "rewrite");
     if usual.is_none() || !is_first || has_rewrite || !block.iter().enumerate().all(is_known) {
-        return;
+        return false;
     }
     for directive in block.iter_mut() {
         if let Some(to) = of_if(directive) {
@@ -128,6 +129,7 @@ fn add_paths(block: &mut Vec<Directive>) {
     }
     block[at] = Directive { words: vec![word(url)], ..pass.clone() };
     block.retain(|it| !sets(it));
+    true
 }
 
 fn expand(
@@ -159,11 +161,11 @@ fn expand(
         *pass = to(usual);
         block.splice(at..at, ifs);
     }
-    if named.len() > count && !has_redirect {
+    let had_variables = add_paths(block) || named.len() > count;
+    if had_variables && !has_redirect {
         let pass = block.iter().find(|it| it.name == "proxy_pass").map(no_redirects);
         block.extend(pass);
     }
-    add_paths(block);
     for directive in block {
         if let Some(inner) = &mut directive.block {
             expand(inner, maps, has_redirect, named);

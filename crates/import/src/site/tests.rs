@@ -159,7 +159,7 @@ fn directives_have_their_words() {
             "location /a/ { alias /s/; try_files $uri =404; } location /b/ { alias /s/; try_files $uri $uri/ @app; } \
              location @app { proxy_pass http://a; }",
             "route \"/a/\" { | files-at \"/a/\" | index off | files \"/s/\" | } | route \"/b/\" { | files-at \"/b/\" | \
-             try-files \"/s/\" | proxy \"http://a\" | proxy-host a | x-forwarded off | }",
+             try-files \"/s/\" | proxy \"http://a\" | proxy-host a | x-forwarded off | proxy-redirect \"http://a/\" \"/\" | }",
         ),
         (
             "location /i/ { alias /s/; } location ~ ^/x { alias /y; }",

@@ -317,3 +317,16 @@ fn redirects_of_named_servers_stay() {
         of_server("proxy_redirect http://b/ /; location / { set $app 10.0.0.1; proxy_pass http://$app; }");
     assert!(site.contains("proxy-redirect \"http://b/\" \"/\""), "{site}");
 }
+
+/// Without a path in `proxy_pass`, nginx makes all URLs of the upstream its own by default.
+#[test]
+fn redirects_of_an_upstream_without_a_path_are_those_of_the_server() {
+    for (location, pass, expected) in [
+        ("/x/", "http://a", "proxy-redirect \"http://a/\" \"/\""),
+        ("~ ^/x", "http://a", "proxy-redirect \"http://a/\" \"/\""),
+        ("/x/", "http://a/y/", "proxy-redirect \"http://a/y/\" \"/x/\""),
+    ] {
+        let site = of_server(&format!("location {location} {{ proxy_pass {pass}; }}"));
+        assert!(site.contains(expected), "{location} {pass}\n{site}");
+    }
+}
