@@ -102,7 +102,7 @@ fn differences_are_found() {
 
 /// A text shows its first other line; dates may be a moment apart.
 #[test]
-fn differences_show_what_differs() {
+fn differences_show_the_first_other_line() {
     let what = |one: &'static str, other: &'static str| {
         let fields = ["expires".to_owned()];
         let compared = compare(&server(one, 1), &server(other, 1), [get("/")], &fields, &Bounds::default());

@@ -512,7 +512,7 @@ fn quoted_expressions_have_groups() {
 
 /// Rules of a location that tries files do not follow the request to a named location.
 #[test]
-fn rules_of_files_are_not_those_of_what_is_tried_last() {
+fn rules_of_files_are_not_those_of_a_named_location() {
     let site = of_server(
         "root /r; location ~ \\.css$ { expires max; try_files $uri @prod; } location @prod { proxy_pass http://10.0.0.1; }",
     );

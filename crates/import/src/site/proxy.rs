@@ -195,8 +195,26 @@ impl<'d> Import<'d> {
                 lines.setting(format!("limit-rate {}", value(&size)));
             }
         }
+        // Those of the upstream go before others are added, and `expires` replaces them.
+        let has_expires = !["", "off"].contains(&chain.word("expires"));
         for directive in chain.list(&[&format!("{family}_hide_header")]) {
-            lines.setting(format!("response-header remove {}", value(directive.word(0))));
+            let name = directive.word(0);
+            let is = |other: &str| name.eq_ignore_ascii_case(other);
+            if has_expires && (is("cache-control") || is("expires")) {
+                continue;
+            }
+            let remove = format!("response-header remove {}", value(name));
+            let adds = |it: &&Directive| it.name == "add_header" && is(it.word(0));
+            let added: Vec<&Directive> = chain.list(&["add_header"]).into_iter().filter(adds).collect();
+            let in_if = chain.own().iter().any(|it| it.name == "if" && it.inner().iter().any(|it| adds(&it)));
+            match added.is_empty() && !in_if {
+                true => lines.setting(remove),
+                false => lines.setting_first(remove),
+            }
+            // What a site adds is there before the rules of its routes.
+            for text in added.into_iter().filter_map(|added| self.header(added).ok().flatten()) {
+                lines.setting(text);
+            }
         }
     }
 

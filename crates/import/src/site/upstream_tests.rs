@@ -330,3 +330,30 @@ fn redirects_of_an_upstream_without_a_path_are_those_of_the_server() {
         assert!(site.contains(expected), "{location} {pass}\n{site}");
     }
 }
+
+/// A field of the upstream that is replaced by one of the server.
+#[test]
+fn fields_that_are_hidden_may_be_added() {
+    let own = "proxy_pass http://10.0.0.1; proxy_hide_header X-Frame-Options;";
+    let order = |site: &str| {
+        let at = |text: &str| site.rfind(text).unwrap_or_else(|| panic!("{text}\n{site}"));
+        at("response-header remove \"X-Frame-Options\"")
+            < at("response-header add \"X-Frame-Options\" \"DENY\"")
+    };
+    for text in [
+        format!("location / {{ add_header X-Frame-Options DENY; {own} }}"),
+        format!("add_header X-Frame-Options DENY; location / {{ {own} }}"),
+        format!(
+            "add_header X-Frame-Options DENY; proxy_hide_header X-Frame-Options; location / {{ proxy_pass http://a; }}"
+        ),
+    ] {
+        let site = of_server(&text);
+        assert!(order(&site), "{text}\n{site}");
+        let route = site.split("route ").nth(1).unwrap_or_default();
+        assert_eq!(route.matches("response-header add").count(), 1, "{text}\n{site}");
+    }
+    let site = of_server(
+        "location / { expires 1h; proxy_hide_header Cache-Control; proxy_hide_header X-A; proxy_pass http://a; }",
+    );
+    assert!(!site.contains("remove \"Cache-Control\"") && site.contains("remove \"X-A\""), "{site}");
+}
