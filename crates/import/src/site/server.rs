@@ -213,14 +213,7 @@ impl<'d> Import<'d> {
         self.named_locations(&named, &levels, lines);
         self.moved_routes(lines);
         self.rest(server.inner(), lines);
-        if !lines.has("files")
-            && !lines.has("proxy")
-            && !lines.has("respond")
-            && !lines.has("stub-status")
-            && !lines.has("redirect")
-            && !lines.has("close")
-            && !lines.has_routes()
-        {
+        if !serves(lines) && !lines.has_routes() {
             lines.setting("respond 404".to_owned());
         }
     }
@@ -240,6 +233,10 @@ impl<'d> Import<'d> {
             self.lists(&[&chain.within(&[]), chain, http], &mut inner);
         }
         self.action(chain, None, named, &mut inner);
+        // A route of fields alone would serve nothing.
+        if has_replaced && !serves(&inner) {
+            return;
+        }
         // An action under a condition would come before all routes in a site.
         match has_replaced || inner.has_conditional_action() {
             true => lines.block(&[], "route \"/\"".to_owned(), inner),
@@ -347,6 +344,13 @@ impl<'d> Import<'d> {
             }
         }
     }
+}
+
+/// Whether a place has an action.
+fn serves(lines: &Lines) -> bool {
+    ["files", "proxy", "reroute", "respond", "stub-status", "redirect", "close"]
+        .iter()
+        .any(|name| lines.has(name))
 }
 
 /// The length of the longest of a server's names that end with a wildcard.
