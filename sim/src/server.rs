@@ -47,12 +47,14 @@ impl Server {
                 socket::worker_did();
                 did |= worker.step().map_err(|error| format!("worker {number}: {error}"))?;
             }
-            if !did && is_done() {
+            if did {
+                continue;
+            }
+            if is_done() {
                 return Ok(());
             }
-            if !did {
-                std::thread::yield_now();
-            }
+            self.hub.note_rest();
+            std::thread::yield_now();
         }
     }
 

@@ -7,6 +7,8 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+#[cfg(feature = "simulation")]
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
@@ -150,7 +152,26 @@ impl Hub {
     pub fn give(&self, worker: usize, count_max: usize) -> Option<SubscriberBatch> {
         let (sender, receiver) = channel();
         self.post(worker, Task::Give(count_max, sender));
-        receiver.recv_timeout(GIVE_TIME_MAX).ok()
+        let given = receiver.recv_timeout(GIVE_TIME_MAX).ok();
+        #[cfg(feature = "simulation")]
+        self.wait_for_rest();
+        given
+    }
+
+    /// The workers of a simulation have nothing to do.
+    #[cfg(feature = "simulation")]
+    pub fn note_rest(&self) {
+        self.0.rests.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Waits until workers have done all that followed from what was given: how far they have come with it when the next ones are selected
+    /// would depend on threads.
+    #[cfg(feature = "simulation")]
+    fn wait_for_rest(&self) {
+        let before = self.0.rests.load(Ordering::Acquire);
+        while flatout_lane::clock::simulated::is_set() && self.0.rests.load(Ordering::Acquire) == before {
+            std::thread::yield_now();
+        }
     }
 
     /// Assigns these subscribers to a worker.

@@ -46,6 +46,9 @@ pub(super) struct Shared {
     pub(super) figures: Figures,
     /// Sends messages to other servers, if there is a bus.
     pub(super) carry: OnceLock<Box<dyn Carry>>,
+    /// How often the workers of a simulation have had nothing to do.
+    #[cfg(feature = "simulation")]
+    pub(super) rests: AtomicU64,
 }
 
 /// Why a message was not published.
@@ -108,6 +111,8 @@ impl Hub {
             news: Condvar::new(),
             figures: Figures::default(),
             carry: OnceLock::new(),
+            #[cfg(feature = "simulation")]
+            rests: AtomicU64::new(0),
         }))
     }
 
