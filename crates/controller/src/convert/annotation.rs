@@ -1,8 +1,9 @@
 //! Annotations of ingress-nginx, as far as the Gateway API has something for them.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::kinds::ingress::Ingress;
+use crate::translate::{BURST_MULTIPLIER, bytes};
 
 /// The prefix of all of them.
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
@@ -40,6 +41,10 @@ const PARTS: &[&str] = &[
     "cors-max-age",
     "enable-cors",
     "force-ssl-redirect",
+    "limit-burst-multiplier",
+    "limit-rpm",
+    "limit-rps",
+    "proxy-body-size",
     "rewrite-target",
     "server-alias",
     "ssl-redirect",
@@ -56,6 +61,8 @@ pub(super) struct Wanted {
     pub(super) rewrite: Option<String>,
     pub(super) cors: Option<Value>,
     pub(super) canary: Option<WantedCanary>,
+    /// What a LimitPolicy says, apart from its targets; empty without limits.
+    pub(super) limits: Map<String, Value>,
 }
 
 /// Which requests go to a new version.
@@ -106,6 +113,7 @@ impl Wanted {
             let weight = get("canary-weight").and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
             WantedCanary { header, weight: weight.min(100) }
         });
+        let limits = limits(&get, &mut lost);
         let wanted = Wanted {
             aliases: list(get("server-alias").unwrap_or_default()),
             redirects: get("ssl-redirect").is_none_or(|value| value.eq_ignore_ascii_case("true")),
@@ -114,6 +122,7 @@ impl Wanted {
             rewrite: get("rewrite-target").map(str::to_owned),
             cors: is_on("enable-cors").then(|| cors(&get)),
             canary,
+            limits,
         };
         Ok((wanted, lost))
     }
@@ -159,6 +168,37 @@ fn cors<'a>(get: &impl Fn(&str) -> Option<&'a str>) -> Value {
         cors["exposeHeaders"] = json!(list(expose));
     }
     cors
+}
+
+/// Rates and sizes: the Gateway API has nothing for them, and a LimitPolicy of flatout does.
+fn limits<'a>(get: &impl Fn(&str) -> Option<&'a str>, lost: &mut Vec<String>) -> Map<String, Value> {
+    let mut limits = Map::new();
+    let rate = |name: &str| get(name).and_then(|text| text.parse::<u32>().ok()).filter(|count| *count > 0);
+    let multiplier =
+        get("limit-burst-multiplier").and_then(|text| text.parse().ok()).unwrap_or(BURST_MULTIPLIER);
+    let of = |count: u32, window: &str| json!({"count": count, "window": window, "burst": count.saturating_mul(multiplier)});
+    match (rate("limit-rps"), rate("limit-rpm")) {
+        (Some(count), rest) => {
+            if rest.is_some() {
+                lost.push("limit-rpm: a LimitPolicy has one rate, that of limit-rps".to_owned());
+            }
+            limits.insert("requests".to_owned(), of(count, "1s"));
+        }
+        (None, Some(count)) => drop(limits.insert("requests".to_owned(), of(count, "1m"))),
+        (None, None) => {}
+    }
+    for name in
+        ["limit-rps", "limit-rpm"].into_iter().filter(|name| get(name).is_some() && rate(name).is_none())
+    {
+        lost.push(format!("{name}: it is no number of at least 1"));
+    }
+    match get("proxy-body-size").map(bytes) {
+        // No limit.
+        None | Some(Ok(None | Some(u64::MAX))) => {}
+        Some(Ok(Some(bytes))) => drop(limits.insert("bodyBytes".to_owned(), bytes.into())),
+        Some(Err(why)) => lost.push(format!("proxy-body-size: {why}")),
+    }
+    limits
 }
 
 fn list(value: &str) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Ingresses into objects of the Gateway API, for people who move to it: a pure function.
 //!
 //! ```text
-//! Ingresses, Services ── hosts, paths, annotations ──> Gateways, HTTPRoutes ── yaml ──> text
+//! Ingresses, Services ── hosts, paths, annotations ──> Gateways, HTTPRoutes, LimitPolicies ── yaml ──> text
 //!                                    └──> what is lost, for a person to decide
 //! ```
 //!
@@ -15,13 +15,14 @@ mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use self::annotation::Wanted;
 use self::path::converted_path;
 pub use self::requests::{IngressRequest, ingress_requests};
 pub use self::write::yaml_documents;
 use crate::kinds::ingress::{Ingress, IngressBackend, IngressPath};
+use crate::kinds::own_policy::OWN_GROUP;
 use crate::kinds::{GATEWAY_GROUP, ObjectKey};
 use crate::objects::Objects;
 
@@ -35,7 +36,7 @@ const LISTENERS_MAX: usize = 64;
 /// What became of Ingresses.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Converted {
-    /// Gateways and HTTPRoutes.
+    /// Gateways, HTTPRoutes and LimitPolicies.
     pub objects: Vec<Value>,
     /// What is lost or differs, each with the Ingress that it concerns.
     pub lost: Vec<String>,
@@ -53,6 +54,7 @@ struct HostRoute {
     /// The Secret with the certificate.
     secret: Option<String>,
     redirects: bool,
+    limits: Map<String, Value>,
 }
 
 /// A rule, before the canaries of its path are known.
@@ -152,7 +154,8 @@ impl Conversion<'_> {
                 Some(host.to_owned()).filter(|host| !host.is_empty()).into_iter().chain(aliases).collect();
             let redirects = secret.is_some() && (wanted.redirects || wanted.redirects_always);
             if !rules.is_empty() {
-                self.routes.push(HostRoute { ingress: key.clone(), hosts, rules, secret, redirects });
+                let limits = wanted.limits.clone();
+                self.routes.push(HostRoute { ingress: key.clone(), hosts, rules, secret, redirects, limits });
             }
         }
     }
@@ -197,6 +200,8 @@ impl Conversion<'_> {
         // Each Ingress has its own name for its first route.
         let mut taken: BTreeSet<ObjectKey> = self.routes.iter().map(|route| route.ingress.clone()).collect();
         let mut seen: BTreeSet<ObjectKey> = BTreeSet::new();
+        // Limits, and the routes that they are for.
+        let mut policies: BTreeMap<ObjectKey, (Map<String, Value>, Vec<Value>)> = BTreeMap::new();
         for route in std::mem::take(&mut self.routes) {
             let namespace = route.ingress.namespace.clone();
             let here = listeners
@@ -225,11 +230,22 @@ impl Conversion<'_> {
             let rules: Vec<Value> =
                 route.rules.iter().flat_map(|rule| self.with_canaries(&namespace, rule)).collect();
             self.push_route(&namespace, &name, &parents, &route.hosts, Value::Array(rules));
+            if !route.limits.is_empty() {
+                let target = json!({"group": GATEWAY_GROUP, "kind": "HTTPRoute", "name": name});
+                policies.entry(route.ingress.clone()).or_insert((route.limits, Vec::new())).1.push(target);
+            }
             if is_full {
                 let message =
                     format!("the gateway of the namespace has more than {LISTENERS_MAX} listeners; split it");
                 self.lose(&route.ingress, &message);
             }
+        }
+        for (ingress, (mut spec, targets)) in policies {
+            spec.insert("targetRefs".to_owned(), Value::Array(targets));
+            self.result.objects.push(json!({
+                "apiVersion": format!("{OWN_GROUP}/v1alpha1"), "kind": "LimitPolicy",
+                "metadata": {"name": ingress.name, "namespace": ingress.namespace}, "spec": spec,
+            }));
         }
         for canary in std::mem::take(&mut self.canaries).iter().filter(|canary| !canary.is_used) {
             self.lose(

@@ -214,12 +214,41 @@ fn protection_is_never_dropped_and_losses_are_reported() {
         assert_eq!((found.left_out, found.objects.len()), (1, 0), "{name}");
         assert!(found.lost[0].contains("left out") && found.lost[0].contains(name), "{:?}", found.lost);
     }
-    let annotations = "nginx.ingress.kubernetes.io/limit-rps: '5', nginx.ingress.kubernetes.io/backend-protocol: GRPC, other/x: z";
+    let annotations = "nginx.ingress.kubernetes.io/affinity: cookie, nginx.ingress.kubernetes.io/backend-protocol: GRPC, other/x: z";
     let found = converted(&ingress("main", annotations, &spec));
     assert_eq!((found.lost.len(), routes(&found).len()), (2, 1), "{:?}", found.lost);
     let missing = spec.replace("{number: 80}", "{name: unknown}");
     let found = converted(&ingress("main", "", &missing));
     assert!(found.objects.is_empty() && found.lost[0].contains("unknown"), "{:?}", found.lost);
+}
+
+/// Rates and sizes of bodies become a policy for all routes of the Ingress.
+#[test]
+fn limits_become_a_policy() {
+    let hosts = ["a.test", "b.test"]
+        .map(|host| format!("{{host: {host}, http: {{paths: [{}]}}}}", path("/", "Prefix", "app")));
+    let spec = format!("rules: [{}]", hosts.join(", "));
+    let policy = |annotations: &[(&str, &str)]| {
+        let one = |(name, value): &(&str, &str)| format!("nginx.ingress.kubernetes.io/{name}: '{value}'");
+        let annotations = annotations.iter().map(one).collect::<Vec<_>>().join(", ");
+        let found = converted(&ingress("main", &annotations, &spec));
+        assert_accepted(&found);
+        let policies: Vec<Value> =
+            found.objects.iter().filter(|it| it["kind"] == "LimitPolicy").cloned().collect();
+        (policies, found.lost)
+    };
+    let (found, lost) = policy(&[("limit-rps", "5"), ("proxy-body-size", "8m")]);
+    assert_eq!((found.len(), lost), (1, Vec::new()));
+    assert_eq!(found[0]["spec"]["requests"], json!({"count": 5, "window": "1s", "burst": 25}));
+    assert_eq!(found[0]["spec"]["bodyBytes"], 8 << 20);
+    let targets = found[0]["spec"]["targetRefs"].as_array().unwrap();
+    assert_eq!(targets.iter().map(|it| it["name"].as_str().unwrap()).collect::<Vec<_>>(), ["main", "main-2"]);
+    let (found, lost) = policy(&[("limit-rpm", "60"), ("limit-burst-multiplier", "1"), ("limit-rps", "0")]);
+    assert_eq!(found[0]["spec"]["requests"], json!({"count": 60, "window": "1m", "burst": 60}));
+    assert!(lost[0].contains("limit-rps: it is no number of at least 1"), "{lost:?}");
+    assert!(policy(&[("limit-rps", "1"), ("limit-rpm", "2")]).1[0].contains("one rate"));
+    assert!(policy(&[("proxy-body-size", "big")]).1[0].contains("a size such as 8m"));
+    assert_eq!(policy(&[("proxy-body-size", "0")]), (Vec::new(), Vec::new()));
 }
 
 #[test]

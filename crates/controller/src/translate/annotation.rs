@@ -22,7 +22,7 @@ use crate::objects::Objects;
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 
 /// Requests above the rate that are accepted at once, as a multiple of it: the default of ingress-nginx.
-const BURST_MULTIPLIER: u32 = 5;
+pub(crate) const BURST_MULTIPLIER: u32 = 5;
 
 /// Clients that a rate is counted for.
 const RATE_KEYS_MAX: usize = 100_000;
@@ -262,7 +262,7 @@ fn number(value: &str) -> Result<u64, String> {
 }
 
 /// A size such as `8m`; 0 is no limit.
-fn bytes(value: &str) -> Result<Option<u64>, String> {
+pub(crate) fn bytes(value: &str) -> Result<Option<u64>, String> {
     let wrong = || format!("got `{value}`, need a size such as 8m");
     let lower = value.to_ascii_lowercase();
     let units = [("k", 10), ("m", 20), ("g", 30)];

@@ -75,12 +75,19 @@ impl AuthService {
         };
         let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
         let path = target.split('?').next().unwrap_or_default().to_owned();
-        let place = match (host, port) {
-            ("$host" | "$http_host" | "$best_http_host", None) => AuthPlace::Host(None),
+        let usual_port = if is_tls { 443 } else { 80 };
+        let is_usual = port.is_none_or(|port| port == usual_port);
+        let place = match host {
+            "$host" | "$http_host" | "$best_http_host" if is_usual => AuthPlace::Host(None),
             _ if !is_host_name(host) => return Err(wrong()),
             _ => match service_of(host, objects) {
-                Some(key) => AuthPlace::Service(key, port.unwrap_or(if is_tls { 443 } else { 80 })),
-                None => AuthPlace::Host(Some(host.to_ascii_lowercase())),
+                Some(key) => AuthPlace::Service(key, port.unwrap_or(usual_port)),
+                None if is_usual => AuthPlace::Host(Some(host.to_ascii_lowercase())),
+                None => {
+                    return Err(format!(
+                        "got `{url}`: an Ingress serves hosts at the ports 80 and 443; name a Service"
+                    ));
+                }
             },
         };
         let (response_fields, sign_in) = (Vec::new(), None);

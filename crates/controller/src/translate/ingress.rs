@@ -315,7 +315,8 @@ impl IngressParts<'_, '_> {
                 (refusal(), None)
             }
         };
-        let mut route = Route { name: format!("Ingress/{key}{}", path.path), ..Route::new(matched, action) };
+        let shown = if path.path.is_empty() { "/" } else { &path.path };
+        let mut route = Route { name: format!("Ingress/{key}{shown}"), ..Route::new(matched, action) };
         annotations.apply(&mut route);
         route.rules.forward_auth = auth;
         if let Some(rate) = &annotations.rate {
@@ -372,7 +373,8 @@ impl IngressParts<'_, '_> {
                 let host = named.as_deref().unwrap_or(host);
                 let (at, path, options) = self.served_at(&ingress.namespace, host, &auth.path).ok_or_else(|| {
                     wrong(format!(
-                        "no Ingress of this namespace serves `{host}{}`; name a Service, such as                          http://auth.default.svc.cluster.local{0}",
+                        "no other Ingress of this namespace serves `{host}{}` without asking a service itself; name a Service, such \
+                         as http://auth.default.svc.cluster.local{0}",
                         auth.path
                     ))
                 })?;
@@ -388,18 +390,15 @@ impl IngressParts<'_, '_> {
         })
     }
 
-    /// The path of an Ingress of this namespace by which a URL is served as it is, and how its servers are used.
+    /// The path by which a URL is served as it is, and how its servers are used; none, if that is not a path of an Ingress of this
+    /// namespace, or of one that asks a service itself: an application must not be asked for permission to use it.
     fn served_at(
         &self,
         namespace: &str,
         host: &str,
         path: &str,
     ) -> Option<(ObjectKey, IngressPath, UpstreamOptions)> {
-        let ours = self
-            .objects
-            .ingresses
-            .values()
-            .filter(|it| it.metadata.namespace == namespace && self.is_ours(it));
+        let ours = self.objects.ingresses.values().filter(|it| self.is_ours(it));
         let mut found: Vec<(&Ingress, &IngressPath)> = Vec::new();
         for ingress in oldest_first(ours, |it| &it.metadata) {
             let rules = ingress.spec.rules.iter().filter(|rule| rule.host == host);
@@ -412,7 +411,8 @@ impl IngressParts<'_, '_> {
         let annotations = Annotations::parse(ingress, self.objects, &mut Vec::new()).ok()?;
         let is_plain =
             annotations.canary.is_none() && annotations.rewrite.is_none() && !annotations.use_regex;
-        is_plain.then(|| (ingress.metadata.key(), (*path).clone(), annotations.options))
+        let is_for_others = ingress.metadata.namespace == namespace && annotations.auth_service.is_none();
+        (is_plain && is_for_others).then(|| (ingress.metadata.key(), (*path).clone(), annotations.options))
     }
 
     fn upstream(

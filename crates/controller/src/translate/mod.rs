@@ -49,6 +49,7 @@ use flatout_site::plan as site_plan;
 use flatout_tls::Profile;
 use serde_json::{Value, json};
 
+pub(crate) use self::annotation::{BURST_MULTIPLIER, bytes};
 pub use self::backend::UpstreamBackend;
 pub(crate) use self::backend::servers_of;
 pub use self::certificate::Files;

@@ -176,6 +176,8 @@ fn annotations_that_would_leave_a_hole_close_the_ingress() {
         ("auth-url", "auth/check", "need a URL"),
         ("auth-url", "http://auth:x/", "need a URL"),
         ("auth-url", "http://$arg_to/", "need a URL"),
+        ("auth-url", "https://$host:8443/oauth2/auth", "need a URL"),
+        ("auth-url", "http://a.test:9999/oauth2/auth", "name a Service"),
         ("auth-url", "http://auth/$nothing", "nothing"),
         ("auth-proxy-set-headers", "default/fields", "not supported"),
         ("auth-type", "digest", "there is only basic"),
@@ -233,9 +235,16 @@ fn a_service_of_the_cluster_is_asked_about_each_request() {
         (
             "https://$host/oauth2x",
             &format!("{near}{behind}"),
-            Err("no Ingress of this namespace serves `a.test/oauth2x`"),
+            Err("no other Ingress of this namespace serves `a.test/oauth2x`"),
         ),
-        ("https://login.example.org/check", &near, Err("no Ingress of this namespace")),
+        // The application itself is not asked, nor is one of another namespace.
+        ("https://$host/x/auth", &near, Err("without asking a service itself")),
+        (
+            "https://$host/oauth2/auth",
+            &format!("{near}{}", behind.replace("name: oauth2,", "name: oauth2, namespace: other,")),
+            Err("no other Ingress"),
+        ),
+        ("https://login.example.org/check", &near, Err("no other Ingress of this namespace")),
     ] {
         let translation = with(&(ingress(&annotated(&[("auth-url", url)]), RULES) + objects));
         let routes = translation.routes("a.test");
