@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Sites with their own number; all later ones share the last number.
-pub(crate) const SITES_MAX: usize = 1024;
+pub(crate) const SITES_MAX: usize = 1 << SITE_BITS;
 
 /// The number for responses that belong to no site.
 pub const NO_SITE: u16 = 0;
@@ -63,10 +63,9 @@ impl Sites {
 const NOTES_MAX: usize = 16 << 10;
 
 /// The parts of a note, from the lowest bit: the site's number, the logs, the outcome of a cache, the key of the kept entry.
-const SITE_BITS: u32 = 10;
+const SITE_BITS: u32 = 16;
 const LOGS_BITS: u32 = 10;
 const CACHE_BITS: u32 = 4;
-const _: () = assert!(SITES_MAX <= 1 << SITE_BITS);
 
 /// Bits below the outcome of a cache.
 const CACHE_AT: u32 = SITE_BITS + LOGS_BITS;
@@ -264,9 +263,9 @@ mod tests {
             let notes = Notes::new(true);
             let note = Notes::cached(notes.upstream(3, upstream(200)), 0);
             let note =
-                Notes::routed(Notes::routed(note, 2, RequestLogs::Route(last)), SITES_MAX as u16 - 1, logs);
+                Notes::routed(Notes::routed(note, 2, RequestLogs::Route(last)), u16::MAX, logs);
             assert_eq!(Notes::logs(note), logs);
-            assert_eq!(notes.with(note, |site, found| (site, found.is_some())), (SITES_MAX as u16 - 1, true));
+            assert_eq!(notes.with(note, |site, found| (site, found.is_some())), (u16::MAX, true));
             assert_eq!(Notes::cache_name(note), Some("HIT"));
         }
     }
@@ -280,7 +279,7 @@ mod tests {
         for at in 0..2 * SITES_MAX {
             sites.number(&at.to_string());
         }
-        assert_eq!((sites.names().len(), sites.number("one more")), (SITES_MAX, SITES_MAX as u16 - 1));
+        assert_eq!((sites.names().len(), sites.number("one more")), (SITES_MAX, u16::MAX));
         assert_eq!(sites.number("a"), 1);
         assert_eq!(Sites::single("x").names(), ["x"]);
     }

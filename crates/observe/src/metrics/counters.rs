@@ -8,7 +8,6 @@ use flatout_engine::{Ended, Outcome};
 
 use super::buckets::{Counted, Latency, count};
 use super::{Family, Kind, Value};
-use crate::notes::SITES_MAX;
 
 /// Status classes: none, 1xx to 5xx, and other.
 const CLASSES: usize = 7;
@@ -21,6 +20,9 @@ const OUTCOMES: usize = Outcome::ALL.len();
 pub(super) struct Counters {
     sites: Mutex<Vec<Arc<Site>>>,
 }
+
+/// Sites with figures of their own; all later ones share the last ones.
+pub(super) const COUNTED_SITES_MAX: usize = 1024;
 
 /// The counters of one site.
 #[repr(align(128))]
@@ -79,7 +81,7 @@ impl Recorder {
     /// Counts the first request for a site, or one for a site that shares the last counters.
     #[cold]
     fn record_first(&self, ended: &Ended, site: u16) {
-        let last = usize::from(site).min(SITES_MAX - 1);
+        let last = usize::from(site).min(COUNTED_SITES_MAX - 1);
         let mut sites = self.sites.borrow_mut();
         if sites.len() <= last {
             let mut shared = self.counters.sites.lock().unwrap_or_else(PoisonError::into_inner);
@@ -240,7 +242,7 @@ mod tests {
         let totals = metrics.totals();
         assert_eq!(totals.sites[0].classes, [0, 0, 1, 0, 0, 0, 0]);
         assert_eq!(totals.sites[1].classes, [0, 0, 0, 0, 0, 1, 1]);
-        assert_eq!(totals.sites[SITES_MAX - 1].classes, [0, 0, 0, 0, 1, 0, 0]);
+        assert_eq!(totals.sites[COUNTED_SITES_MAX - 1].classes, [0, 0, 0, 0, 1, 0, 0]);
         assert_eq!((totals.all().requests(), totals.all().errors()), (4, 2));
         assert_eq!((totals.all().received_bytes, totals.all().sent_bytes), (40, 80));
         assert_eq!(totals.all().latency.count(), 4);

@@ -28,7 +28,7 @@ pub use text::CONTENT_TYPE;
 pub use tls::TlsSource;
 
 use crate::notes::Sites;
-use counters::Counters;
+use counters::{COUNTED_SITES_MAX, Counters};
 
 /// A source of metrics, called whenever they are read.
 pub trait Source: Send + Sync {
@@ -138,9 +138,14 @@ impl Metrics {
         Recorder::new(counters)
     }
 
-    /// The names of the sites.
+    /// The names of the sites that are counted. If there are more, the last name is `other`: its figures are those of all the rest.
     pub fn sites(&self) -> Vec<String> {
-        self.0.sites.names()
+        let mut names = self.0.sites.names();
+        if names.len() > COUNTED_SITES_MAX {
+            names.truncate(COUNTED_SITES_MAX - 1);
+            names.push("other".to_owned());
+        }
+        names
     }
 
     /// The totals so far, by site.
