@@ -211,8 +211,46 @@ impl<'d> Import<'d> {
         Some((format!("${{uri}}{name}"), Some(test)))
     }
 
+    /// Requests for folders continue at the location of their page, if that has an expression and rules, as in `location ~ \.html$ { expires
+    /// -1; }`.
+    fn folder_pages(&self, folder: &str, chain: &Chain<'d>, path: Option<&Path>, lines: &mut Lines) {
+        let alias = Alias::of(chain);
+        let is_alias = alias.is_none() && chain.own().iter().any(|it| it.name == "alias");
+        if is_alias || folder.contains('$') || matches!(path, Some(Path::Named(_))) {
+            return;
+        }
+        let names = chain.find("index").map_or_else(|| vec!["index.html"], Directive::texts);
+        let base = super::location::base_of(chain);
+        let mut before = Vec::new();
+        for name in names.iter().take_while(|name| !name.contains(['/', '$'])) {
+            let test = |operator: &str| {
+                let path = format!("{}${{uri}}{name}", folder.trim_end_matches('/'));
+                let test = file_test(operator, &path, &self.maps)?;
+                Some(alias.as_ref().map_or_else(|| test.clone(), |alias| alias.test(&test)))
+            };
+            let (Some(is_there), Some(is_missing)) = (test("-f"), test("!-f")) else { return };
+            let location = super::location::choose(&format!("{base}{name}"), chain.server());
+            let has_rules = location.is_some_and(|location| {
+                matches!(Path::of(location), Some(Path::Regex { .. }))
+                    && !std::ptr::eq(location.inner(), chain.own())
+                    && super::named::has_rules(location.inner())
+                    && !self.is_script(name, chain)
+            });
+            if has_rules {
+                let mut tests = vec!["path.endsWith('/')".to_owned()];
+                tests.extend(before.iter().cloned());
+                tests.push(is_there);
+                let mut inner = Lines::default();
+                inner.setting(line("reroute", &format!("${{uri}}{name}?$args")));
+                lines.block(&[], format!("when {}", text(&tests.join(" && "))), inner);
+            }
+            before.push(is_missing);
+        }
+    }
+
     /// Requests for folders whose index is a script, or in the end another path, go to that, after the rules of this place, as in nginx.
     fn folder_scripts(&self, folder: &str, chain: &Chain<'d>, path: Option<&Path>, lines: &mut Lines) {
+        self.folder_pages(folder, chain, path, lines);
         let Some(index) = chain.find("index") else { return };
         // Its path is that of a file when its action begins, and names another script.
         let alias = Alias::of(chain);

@@ -519,3 +519,27 @@ fn rules_of_files_are_not_those_of_a_named_location() {
     let expected = "expires max | index off | try-files \"/r\" | reroute \"@prod\" | } | route \"@prod\" { | proxy \"http://10.0.0.1\"";
     assert!(site.replace("index off | ", "").contains(&expected.replace("index off | ", "")), "{site}");
 }
+
+/// nginx looks for the location of a folder's page once more.
+#[test]
+fn folders_have_the_rules_of_their_page() {
+    let pages =
+        "location ~* \\.html?$ { add_header Cache-Control no-cache; } location ~ \\.css$ { expires 1d; }";
+    let site = of_server(&format!(
+        "root /srv; index index.html index.txt; location / {{ try_files $uri $uri/ /index.html; }} {pages}"
+    ));
+    let expected = "when \"path.endsWith('/') && ('/srv' + $uri + 'index.html').isFile()\" { | reroute \"${uri}index.html?$args\" | } | \
+                    try-files \"/srv\"";
+    assert!(site.contains(expected), "{site}");
+    let site = of_server(&format!("root /srv; location /a/ {{ alias /b/; }} {pages}"));
+    assert!(site.contains("('/b' + $uri.substring(2) + 'index.html').isFile()\" { | reroute"), "{site}");
+    let second = of_server(&format!("root /srv; index index.txt index.html; location / {{ }} {pages}"));
+    assert!(
+        second.contains("!('/srv' + $uri + 'index.txt').isFile() && ('/srv' + $uri + 'index.html').isFile()"),
+        "{second}"
+    );
+    let other = of_server(
+        "root /srv; location / { } location ~ \\.css$ { expires 1d; } location ~ \\.html$ { access_log off; }",
+    );
+    assert!(!other.contains("reroute"), "{other}");
+}

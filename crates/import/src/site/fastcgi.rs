@@ -174,7 +174,7 @@ impl<'d> Import<'d> {
         Some((script, before))
     }
 
-    fn is_script(&self, index: &str, chain: &Chain<'d>) -> bool {
+    pub(super) fn is_script(&self, index: &str, chain: &Chain<'d>) -> bool {
         let path = format!("{}{index}", super::location::base_of(chain));
         let Some(location) = super::location::choose(&path, chain.server()) else {
             return false;
