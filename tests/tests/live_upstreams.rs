@@ -301,6 +301,19 @@ fn all_changes_of_an_upstream_are_undone_at_once() {
     }
     assert_eq!(state(&site), before);
     assert!(site.line(ports[0]).unwrap().contains("by tester"));
+    // A server that is to go gets no requests first, and one that was added with another weight is as planned again.
+    for command in [
+        &["add", "app", &name(2)][..],
+        &["down", "app", &name(2)],
+        &["remove", "app", &name(1)],
+        &["add", "app", &name(1), "--weight", "5"],
+    ] {
+        site.upstream(command).unwrap();
+    }
+    let message = site.upstream(&["undo", "app"]).unwrap();
+    assert!(!message.contains("gets requests"), "{message}");
+    assert_eq!(state(&site), before);
+    assert!(site.upstream(&["undo", "app"]).unwrap().contains("nothing to do"));
     // A restart finds nothing to restore.
     site.server.signal(Signal::TERM);
     site.server.wait();

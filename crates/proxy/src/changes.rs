@@ -257,7 +257,7 @@ impl Server {
 
 impl LiveServer {
     /// Whether it is this server, with this weight and drained or not.
-    fn is_as(&self, wanted: &Server) -> bool {
+    pub(crate) fn is_as(&self, wanted: &Server) -> bool {
         self.plan.is_alike(wanted)
             && self.weight() == wanted.weight.max(1)
             && self.is_drained_by_source() == wanted.drain

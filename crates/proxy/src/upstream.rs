@@ -177,7 +177,7 @@ impl LiveUpstream {
             || servers
                 .iter()
                 .zip(planned)
-                .any(|(server, plan)| server.plan != *plan || !server.is_as_planned())
+                .any(|(server, plan)| !server.is_as(plan) || server.mode() != ServerMode::Serving)
     }
 
     /// Publishes a change: of the list, or of servers in it. Workers have to be notified.

@@ -200,7 +200,6 @@ impl UpstreamCommands<'_> {
 
     /// Makes the servers those of the plan again. Of one whose list comes from elsewhere only drains and the like are taken back.
     fn undo(&self, upstream: &str, by: &str) -> Result<String, String> {
-        let state = self.state(upstream)?;
         let plan =
             self.proxy.plan(upstream).ok_or_else(|| format!("there is no plan of upstream {upstream}"))?;
         if self.owns_servers {
@@ -208,25 +207,31 @@ impl UpstreamCommands<'_> {
                 "upstream {upstream}: its servers come from a controller; drain and up are for one of them"
             ));
         }
-        let marked = |it: &&ServerStatus| it.mode != ServerMode::Serving;
-        if !state.has_changes && !state.servers.iter().any(|it| marked(&it)) {
-            return Ok(format!("upstream {upstream}: nothing to do, nobody has changed its servers"));
-        }
         let mut undone = Vec::new();
-        for known in state.servers.iter().filter(marked) {
-            self.proxy.set_mode(upstream, &known.server.address, ServerMode::Serving)?;
-            self.journal.note(upstream, &known.label, by);
-            undone.push(format!("{} gets requests while it is up", known.label));
-        }
+        // First the list: a server that is to go must not get requests again before.
         if plan.sources.is_empty() {
             let changes = self.proxy.set_servers(upstream, &plan.servers)?;
-            for label in changes.added.iter().chain(&changes.removed) {
+            for label in changes.added.iter().chain(&changes.removed).chain(&changes.weighted) {
                 self.journal.note(upstream, label, by);
             }
             undone.extend((!changes.is_empty()).then(|| changes.to_string()));
         }
-        let count = self.state(upstream)?.servers.len();
-        Ok(format!("upstream {upstream}: changes were undone: {}; it has {count} now", undone.join("; ")))
+        let left = self.state(upstream)?.servers;
+        for known in left.iter().filter(|it| it.mode != ServerMode::Serving) {
+            self.proxy.set_mode(upstream, &known.server.address, ServerMode::Serving)?;
+            self.journal.note(upstream, &known.label, by);
+            undone.push(format!("{} gets requests while it is up", known.label));
+        }
+        Ok(match undone.is_empty() {
+            true => format!("upstream {upstream}: nothing to do, nobody has changed its servers"),
+            false => {
+                format!(
+                    "upstream {upstream}: changes were undone: {}; it has {} now",
+                    undone.join("; "),
+                    left.len()
+                )
+            }
+        })
     }
 
     fn list(&self, upstream: Option<&str>) -> Result<String, String> {
