@@ -26,6 +26,7 @@ pub(crate) fn chunks(text: &str) -> Vec<Range<usize>> {
         // What `/-` leaves out may stand on the next line.
         goes_on = match piece {
             Piece::Blank | Piece::NewLine | Piece::LineComment(_) | Piece::GoesOn(_) => goes_on,
+            Piece::Word(word) if word.starts_with("/*") => goes_on,
             Piece::Word(word) => word == "/-",
             _ => false,
         };
@@ -80,6 +81,11 @@ mod tests {
                 assert!(chunk.ends_with("}\n"));
             }
         }
+        // What `/-` leaves out may stand behind a comment, and a comment ends at each end of a line that KDL has.
+        let left_out = "/- /* old */\nsite b {\n}\n// note\rsite c {\n}\n";
+        let text = left_out.repeat(5000);
+        let chunks_of_it = chunks(&text);
+        assert!(chunks_of_it.len() > 2 && chunks_of_it.into_iter().all(|chunk| text[chunk].ends_with("}\n")));
         // A block that does not end is one chunk, whatever its length.
         let open = format!("site a {{\n{}", "spa\n".repeat(50_000));
         assert_eq!(chunks(&open).len(), 1);

@@ -10,17 +10,22 @@ struct OpenBrace {
     indent: usize,
 }
 
+/// Blocks that are open at once; more are no site file, and the question has no answer.
+const DEPTH_MAX: usize = 65_536;
+
 /// The first quote that is not closed on its line, or else the brace that has no partner.
 pub(crate) fn unclosed(text: &str) -> Option<(Range<usize>, String)> {
     let mut open: Vec<OpenBrace> = Vec::new();
     let mut suspect = None;
+    let mut line = Line::at(text, 0);
     for (at, piece) in placed_pieces(text) {
         match piece {
             Piece::Word(word) if is_unclosed(word) => {
                 let line = word.lines().next().unwrap_or_default().len();
                 return Some((at..at + line, "this text has no closing quote on its line".to_owned()));
             }
-            Piece::Open => open.push(OpenBrace { at, indent: indent(text, at) }),
+            Piece::Open if open.len() == DEPTH_MAX => return None,
+            Piece::Open => open.push(OpenBrace { at, indent: line.indent }),
             Piece::Close => match open.pop() {
                 None => {
                     return Some((
@@ -29,12 +34,20 @@ pub(crate) fn unclosed(text: &str) -> Option<(Range<usize>, String)> {
                     ));
                 }
                 // A brace that stands further left than the line of its partner most likely closes a block around it.
-                Some(brace) if is_first(text, at) && indent(text, at) < brace.indent => {
+                Some(brace) if line.is_first(at) && line.indent < brace.indent => {
                     suspect.get_or_insert(brace.at);
                 }
                 Some(_) => {}
             },
             _ => {}
+        }
+        let lines = match piece {
+            Piece::NewLine => Some(0),
+            Piece::Word(text) | Piece::GoesOn(text) => text.rfind('\n'),
+            _ => None,
+        };
+        if let Some(end) = lines {
+            line = Line::at(text, at + end + 1);
         }
     }
     let last = open.pop()?;
@@ -42,25 +55,29 @@ pub(crate) fn unclosed(text: &str) -> Option<(Range<usize>, String)> {
     Some((place..place + 1, "this `{` is not closed: a `}` is missing".to_owned()))
 }
 
+/// A line of the text.
+struct Line {
+    start: usize,
+    /// Blanks before its first word.
+    indent: usize,
+}
+
+impl Line {
+    fn at(text: &str, start: usize) -> Line {
+        let blanks = text[start..].bytes().take_while(|byte| matches!(byte, b' ' | b'\t'));
+        Line { start, indent: blanks.count() }
+    }
+
+    /// Whether only blanks are before this byte.
+    fn is_first(&self, at: usize) -> bool {
+        at == self.start + self.indent
+    }
+}
+
 /// A text in quotes that goes on behind the end of its line.
 fn is_unclosed(word: &str) -> bool {
     let is_single = word.starts_with('"') && !word.starts_with("\"\"\"");
     is_single && (word.contains('\n') || word.len() == 1 || !word.ends_with('"'))
-}
-
-/// Blanks before the first word of the line with this byte.
-fn indent(text: &str, at: usize) -> usize {
-    let line = &text[line_start(text, at)..];
-    line.chars().take_while(|char| matches!(char, ' ' | '\t')).count()
-}
-
-/// Whether only blanks are before this byte on its line.
-fn is_first(text: &str, at: usize) -> bool {
-    text[line_start(text, at)..at].trim().is_empty()
-}
-
-fn line_start(text: &str, at: usize) -> usize {
-    text[..at].rfind('\n').map_or(0, |at| at + 1)
 }
 
 #[cfg(test)]

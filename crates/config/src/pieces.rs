@@ -21,6 +21,9 @@ pub(crate) enum Piece<'t> {
     Word(&'t str),
 }
 
+/// What ends a line, and a comment, in KDL.
+const LINE_ENDS: [char; 7] = ['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
+
 /// The pieces of any text.
 pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
     placed_pieces(text).map(|(_, piece)| piece)
@@ -36,7 +39,7 @@ pub(crate) fn placed_pieces(text: &str) -> impl Iterator<Item = (usize, Piece<'_
             '\\' => goes_on(rest),
             '\n' | '{' | '}' | ';' => 1,
             char if char.is_whitespace() => char.len_utf8(),
-            _ if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            _ if rest.starts_with("//") => rest.find(LINE_ENDS).unwrap_or(rest.len()),
             _ if rest.starts_with("/*") => block_comment(rest),
             _ if rest.starts_with("/-") => 2,
             '"' => quoted(rest),

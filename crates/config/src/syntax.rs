@@ -96,12 +96,12 @@ pub(crate) fn chunk(source: &Source, chunk: Range<usize>) -> Result<KdlDocument,
     })
 }
 
-/// Parses a chunk of a file with as many of its mistakes as can be found.
-pub(crate) fn mended(source: &Source, chunk: Range<usize>) -> Mended {
+/// Parses a chunk of a file with as many of its mistakes as can be found, or with the first few.
+pub(crate) fn mended(source: &Source, chunk: Range<usize>, finds_all: bool) -> Mended {
     let mut text = source.text()[chunk.clone()].to_owned();
     let mut origin = Origin { start: chunk.start, places: Vec::new() };
     let mut mistakes = Vec::new();
-    let rounds = if text.len() <= MENDED_BYTES_MAX { ROUNDS_MAX } else { 1 };
+    let rounds = if finds_all && text.len() <= MENDED_BYTES_MAX { ROUNDS_MAX } else { 1 };
     for _ in 0..rounds {
         let unread = match parse(&text) {
             Ok(document) => return Mended { document: Some(document), origin, mistakes },

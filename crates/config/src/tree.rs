@@ -56,7 +56,11 @@ pub fn read_tree(source: Source, grammar: &Grammar<'_>) -> (Tree, Vec<Mistake>) 
     let mut firsts = Firsts::of(&grammar.scopes[0]);
     let mistakes = RefCell::new(Vec::new());
     for chunk in chunks(source.text()) {
-        let Mended { document, origin, mistakes: found } = syntax::mended(&source, chunk);
+        let known = mistakes.borrow().len();
+        if known >= MISTAKES_MAX {
+            break;
+        }
+        let Mended { document, origin, mistakes: found } = syntax::mended(&source, chunk, known == 0);
         mistakes.borrow_mut().extend(found);
         let reader = TreeReader { source: &source, grammar, origin: &origin, mistakes: &mistakes };
         nodes.extend(document.map(|document| reader.nodes(&document, 0, &mut firsts)).unwrap_or_default());

@@ -296,3 +296,14 @@ fn a_block_of_a_long_file_has_limits() {
     let open = refused(&format!("site a {{\n{}", "    route a { spa; }\n".repeat(60_000)));
     assert!(open.starts_with("a.kdl:15001:8: this `{` is not closed"), "{open}");
 }
+
+/// Files of another kind, given by mistake, and files with a mistake in each block.
+#[test]
+fn long_files_with_mistakes_are_refused_in_time() {
+    let begun = Instant::now();
+    let braces = Source::new("a.kdl", "{".repeat(2 << 20).into_bytes(), &SITE_FILE).unwrap_err().to_string();
+    assert!(braces.contains("more than 8192 braces"), "{braces}");
+    let found = mistakes(&"site a {\n    spa = on\n}\n".repeat(20_000));
+    assert!(!found.is_empty() && found.len() < 1100, "{}", found.len());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+}
