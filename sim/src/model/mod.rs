@@ -19,6 +19,9 @@ use cache::{Moment, Removal, RequestDirectives, ResponseDirectives};
 /// What a limited response may be ahead of its rate: a time slice that begins, and one that ends.
 const RATE_SLACK_NS: u64 = 500_000_000;
 
+/// How late a request may be that the server delays for its rate: the clock moves in steps.
+const RATE_LATE_NS_MAX: u64 = 1_200_000_000;
+
 /// A request as its client means it.
 #[derive(Debug, Clone)]
 pub(crate) struct Planned {
@@ -134,6 +137,8 @@ pub(crate) struct Model {
     opened_ns: HashMap<u32, u64>,
     /// How many requests with the same head have begun.
     alike: HashMap<u32, u32>,
+    /// When a bucket for the requests that upstreams got would be full, if a rate is limited.
+    rate_is_full_ns: u64,
     /// How many requests will have a head, by the number in it.
     planned_alike: HashMap<u32, u32>,
     /// When an upstream has had the head of each request.
@@ -397,7 +402,38 @@ impl Model {
         let planned = planned.clone();
         self.awaited.insert(id);
         self.are_not_too_many(scene)?;
+        if times == 1 && planned.body_length == 0 {
+            self.are_not_too_fast(now, scene)?;
+        }
         Ok(planned)
+    }
+
+    /// Upstreams get no more requests in a time than the rate and its burst allow. Only requests that the server sends on at once are counted,
+    /// where nothing makes it wait but the rate itself.
+    fn are_not_too_fast(&mut self, now: Moment, scene: &Scene) -> Result<(), String> {
+        let [configuration] = scene.configurations.as_slice() else { return Ok(()) };
+        let Some((requests, burst, _)) = configuration.rate else { return Ok(()) };
+        let waits = configuration.has_authorization
+            || configuration.concurrency.is_some()
+            || configuration.connections_max < 4096
+            || configuration.streams_max.is_some()
+            || !scene.has_one_server()
+            || !scene.accepts_at_once()
+            || scene.send_buffer_bytes.is_some();
+        if waits {
+            return Ok(());
+        }
+        let step_ns = 1_000_000_000 / u64::from(requests);
+        self.rate_is_full_ns = self.rate_is_full_ns.max(now.ns) + step_ns;
+        let (ahead_ns, most_ns) =
+            (self.rate_is_full_ns - now.ns, u64::from(burst + 1) * step_ns + RATE_LATE_NS_MAX);
+        match ahead_ns <= most_ns {
+            true => Ok(()),
+            false => Err(format!(
+                "upstreams get requests too fast: {requests}/s and a burst of {burst} are allowed, and they are {} ms ahead",
+                ahead_ns / 1_000_000
+            )),
+        }
     }
 
     /// Upstreams have no more requests at once than the setting allows, as far as that can be told: who breaks off leaves a request that

@@ -84,6 +84,8 @@ pub(crate) struct Scene {
     pub(crate) responses_before_changes: u64,
     /// Most responses of upstreams begin after a pause.
     pub(crate) responses_are_late: bool,
+    /// Upstreams respond before they have read the request, and close their connections when they have.
+    pub(crate) upstreams_are_hasty: bool,
     /// How often the operator changes the servers of the application.
     pub(crate) server_changes: u32,
     /// How often the clock of the machine is set.
@@ -95,6 +97,8 @@ pub(crate) struct Scene {
     pub(crate) bodies_memory_max: Option<u64>,
     /// How many events a worker takes at a time.
     pub(crate) events_max: usize,
+    /// The clock moves in short steps.
+    pub(crate) has_short_steps: bool,
     /// Connections have many small pieces.
     pub(crate) is_fine: bool,
     /// How much of what is sent over a connection waits in the kernel; `None` is its default.
@@ -207,12 +211,14 @@ impl Scene {
             changes: if random.u8(..3) == 0 { Occasion::Invited } else { Occasion::Any },
             responses_before_changes: 0,
             responses_are_late: false,
+            upstreams_are_hasty: false,
             server_changes: 0,
             clock_steps: 0,
             accepts_per_failure: None,
             connections_max: None,
             bodies_memory_max: None,
             events_max: *random.choice(&[1, 2, EVENTS_MAX, EVENTS_MAX, EVENTS_MAX]).expect("some"),
+            has_short_steps: random.u8(..4) == 0,
             is_fine: random.u8(..3) == 0,
             slice_looks: None,
             send_buffer_bytes: None,
@@ -230,6 +236,13 @@ impl Scene {
             scene.configurations.iter_mut().for_each(Configuration::keep_nothing_in_memory);
             (scene.send_buffer_bytes, scene.body_bytes_max) = (Some(SEND_BUFFER_SMALL), BODY_BYTES_MAX);
             scene.has_long_bodies = true;
+        }
+        if random.u8(..10) == 0 && !scene.has_long_bodies {
+            // The rest of a request's body still fills a socket when the next request is about to be sent.
+            scene.upstreams_are_hasty = true;
+            (scene.send_buffer_bytes, scene.body_bytes_max) = (Some(0), BODY_BYTES_SHORT);
+            scene.configurations.iter_mut().for_each(|it| it.connections_max = it.connections_max.min(2));
+            scene.clients = scene.clients.max(3);
         }
         // By a generator of its own: everything else stays as it is without a folder.
         scene.draw_folder(&mut fastrand::Rng::with_seed(random.get_seed()));
@@ -282,6 +295,9 @@ impl Scene {
     fn draw_operator(&mut self, random: &mut fastrand::Rng) {
         if self.crashes == 0 && random.u8(..3) == 0 {
             self.upgrades = random.u32(1..=3);
+            if self.folder_bytes.is_none() && random.u8(..3) == 0 {
+                self.folder_bytes = Some(16 << 20);
+            }
             self.draw_around_upgrades(random);
         }
         if self.crashes == 0 && random.u8(..6) == 0 {
@@ -322,11 +338,15 @@ impl Scene {
         if self.folder_bytes.is_some() {
             // Upgrades come late enough that something is stored. Some purges come before the new server has the folder, and what they remove
             // is requested again.
-            self.responses_before_changes = random.u64(5..40);
+            self.responses_before_changes = random.u64(3..30);
             (self.shares_resources, self.purges) = (true, self.purges.max(random.u32(10..30)));
             (self.popular, self.clients) = (Some(random.u8(..PLAIN_RESOURCES)), random.usize(3..=6));
-            let caches = self.configurations.iter_mut().filter_map(|it| it.cache.as_mut());
-            caches.for_each(|cache| cache.fresh_s = Some(FRESH_S_LONG));
+            for configuration in &mut self.configurations {
+                configuration.cache = Some(CacheSettings { fresh_s: Some(FRESH_S_LONG), stale_s: 0 });
+            }
+            if random.bool() {
+                self.disk.waiting_max = WAITING_MAX;
+            }
         }
         if self.clients_fail && random.bool() {
             (self.changes, self.upgrades) = (Occasion::ClientLeaves, 3);

@@ -36,6 +36,8 @@ pub(super) struct Connection {
     then: Then,
     /// It has responded to a request.
     has_served: bool,
+    /// It closes if no request is there.
+    leaves_at_rest: bool,
     /// What the connection has become, when its output is sent.
     tunnel: Option<Tunnel>,
     /// The request of FastCGI whose parameters are not complete; `None`: the connection is one of HTTP/1.
@@ -107,6 +109,7 @@ impl Connection {
             has_paused_reading: false,
             then: Then::Next,
             has_served: false,
+            leaves_at_rest: false,
             tunnel: None,
             records: is_fastcgi.then(Records::default),
         }
@@ -178,7 +181,7 @@ impl Connection {
         match self.socket.receive(&mut self.input, most) {
             Received::Nothing => {
                 let is_at_rest = self.request.is_none() && self.input.is_empty() && self.has_served;
-                if is_at_rest && draw_leave(random, shared) {
+                if is_at_rest && (self.leaves_at_rest || draw_leave(random, shared)) {
                     return Ok(self.leave(random, shared));
                 }
                 return Ok(Did::Nothing);
@@ -255,6 +258,7 @@ impl Connection {
         let Some(request) = &mut self.request else { return false };
         if request.has_responded {
             if self.sent == self.output.len() && request.body.is_complete() && self.then == Then::Next {
+                self.leaves_at_rest = request.behaviour.leaves && request.behaviour.fault.is_none();
                 self.request = None;
                 return true;
             }

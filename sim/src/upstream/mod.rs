@@ -339,14 +339,15 @@ impl Behaviour {
         let faults = [Fault::NoResponse, Fault::HalfResponse, Fault::Silence, Fault::Garbage, Fault::Deaf];
         let fault =
             (scene.upstreams_fail && random.u8(..6) == 0).then(|| *random.choice(&faults).expect("some"));
+        let is_hasty = scene.upstreams_are_hasty && random.u8(..4) > 0;
         Behaviour {
-            start: if random.u8(..4) == 0 { Begin::AfterHead } else { Begin::AfterBody },
+            start: if is_hasty || random.u8(..4) == 0 { Begin::AfterHead } else { Begin::AfterBody },
             pauses: random.u8(..4) == 0 || scene.responses_are_late && random.bool(),
             is_slow: random.u8(..12) == 0,
             trickles: random.u8(..100) == 0,
             interim: random.u8(..8) == 0,
             closes: random.u8(..10) == 0,
-            leaves: random.u8(..16) == 0,
+            leaves: random.u8(..16) == 0 || is_hasty && random.bool(),
             fault,
         }
     }

@@ -291,7 +291,8 @@ impl World {
         let is_long = shared.now_ns - did_at_ns > LONG_AFTER_NS;
         let deadline = clock::simulated::next_deadline_ns().filter(|_| !is_long);
         let deadline = deadline.map_or(u64::MAX, |at_ns| at_ns.max(shared.now_ns + STEP_NS));
-        let to = next.min(deadline).min(shared.now_ns + LONG_STEP_NS);
+        let step_ns = if shared.scene.has_short_steps && !is_long { STEP_NS } else { LONG_STEP_NS };
+        let to = next.min(deadline).min(shared.now_ns + step_ns);
         clock::simulated::set(Some(to));
         for worker in self.servers.iter_mut().flat_map(|server| &mut server.workers) {
             worker.advance(Duration::from_nanos(to - shared.now_ns));

@@ -32,11 +32,11 @@ impl World {
             self.purges_left -= 1;
             self.purges_at_ns = shared.now_ns + self.random.u64(..PURGE_PAUSE_NS_MAX);
             self.has_purged = true;
-            return Ok(self.purge(shared));
+            return Ok(self.purge(None, shared));
         }
         // Crashes are likelier while something is written, and after a purge that was written or that the disk may have refused.
         let looks = match jobs::count() {
-            _ if std::mem::take(&mut self.has_written_purges) => 2,
+            _ if std::mem::take(&mut self.has_written_purges) => 6,
             0 if std::mem::take(&mut self.has_purged) && jobs::disk_fault().is_some() => 2,
             0 => 128,
             _ => 16,
@@ -197,18 +197,19 @@ impl World {
 
     /// Purges sometimes, if the folder moves to another server.
     fn purge_at_upgrade(&mut self, shared: &mut Shared<'_>) {
-        if shared.scene.folder_bytes.is_some() && self.random.bool() {
-            self.purge(shared);
+        if shared.scene.folder_bytes.is_some() && self.random.u8(..4) > 0 {
+            self.purge(shared.scene.popular, shared);
         }
     }
 
-    fn purge(&mut self, shared: &mut Shared<'_>) -> bool {
+    /// Purges a resource, or one that is drawn, alone or with others.
+    fn purge(&mut self, resource: Option<u8>, shared: &mut Shared<'_>) -> bool {
         let opened = self.server().live.opened();
         let Some(cache) = &opened.cache else { return false };
         // Most interesting is a purge while its resource is requested.
         let awaited = shared.model.awaited().filter(|_| self.random.bool());
         let popular = shared.scene.popular.filter(|_| self.random.bool());
-        let resource = awaited.or(popular).unwrap_or_else(|| self.random.u8(..RESOURCES));
+        let resource = resource.or(awaited).or(popular).unwrap_or_else(|| self.random.u8(..RESOURCES));
         let is_soft = self.random.u8(..3) == 0;
         let scheme = if shared.scene.has_tls { "https" } else { "http" };
         let (scope, purged) = match self.random.u8(..8) {
