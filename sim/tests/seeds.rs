@@ -62,20 +62,20 @@ fn former_failures_pass() {
 
 #[test]
 fn first_seeds_pass() {
-    let moved: u64 = (1000..1060).chain([1109, 1168]).map(|seed| passes(seed).moved).sum();
+    let moved: u64 = (1000..1060).chain([1144, 1166]).map(|seed| passes(seed).moved).sum();
     assert!(moved > 0, "no upgrade moved a subscriber");
 }
 
 #[test]
 fn stored_responses_survive_crashes() {
-    let survivors: u64 = [1020, 1296].into_iter().map(|seed| passes(seed).survivors).sum();
+    let survivors: u64 = [1001, 1070].into_iter().map(|seed| passes(seed).survivors).sum();
     assert!(survivors > 0, "no response was served from the folder of a server that was killed");
 }
 
 #[test]
 fn seed_repeats_every_event() {
     // Among them are crashes and upgrades.
-    for seed in (2000..2010).chain(4120..4130).chain([1020, 1109]) {
+    for seed in (2000..2010).chain(4120..4130).chain([1070, 1166]) {
         let (first, second) = (sim::run(seed), sim::run(seed));
         assert_eq!((first.hash, first.events), (second.hash, second.events), "seed {seed}");
         assert!(first.requests > 0 && first.events > first.requests);

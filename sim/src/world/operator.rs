@@ -22,6 +22,9 @@ const PURGE_PAUSE_NS_MAX: u64 = 2_000_000_000;
 /// The longest step of the machine's clock, forward or back.
 const CLOCK_STEP_S_MAX: i64 = 4_000;
 
+/// So many responses come before crashes right behind a purge: something has to be stored.
+const STORED_MIN: u64 = 10;
+
 /// One in so many upgrades fails at once, and one in so many fails later.
 const UPGRADES_PER_FAILURE: u8 = 6;
 
@@ -36,7 +39,7 @@ impl World {
         }
         // Crashes are likelier while something is written, and after a purge that was written or that the disk may have refused.
         let looks = match jobs::count() {
-            _ if std::mem::take(&mut self.has_written_purges) => 6,
+            _ if std::mem::take(&mut self.has_written_purges) && shared.model.whole >= STORED_MIN => 8,
             0 if std::mem::take(&mut self.has_purged) && jobs::disk_fault().is_some() => 2,
             0 => 128,
             _ => 16,
