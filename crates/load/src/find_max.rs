@@ -1,10 +1,10 @@
 //! The search for the highest rate that meets an objective, without running anything.
 //!
-//! The rate doubles until one misses. A rate that misses is run again at once, until it has met or missed twice: a pause of the
-//! machine must not end the search far below what the server can do. Then the gap between the highest rate that met and the lowest that missed is
-//! halved, geometrically, until it is small. The result is the best of many noisy runs, so it is too optimistic: the
-//! rate is run again until it has met [`CONFIRMATIONS`] times in all. If it misses twice before, a lower one is
-//! tried.
+//! The rate doubles until one misses. A rate that misses is run again at once, until it has met or missed twice: a pause of
+//! the machine must not end the search far below what the server can do. Then the gap between the highest rate that met and
+//! the lowest that missed is halved, geometrically, until it is small. The result is the best of many noisy runs, so it is
+//! too optimistic: the rate is run again until it has met [`CONFIRMATIONS`] times in all. If it misses twice before, a lower
+//! one is tried.
 
 use std::time::Duration;
 

@@ -162,17 +162,21 @@ impl Uploads {
             let latest = written.entry(id.to_owned()).or_insert(at);
             *latest = at.max(*latest);
         }
-        written.retain(|_, at| now.duration_since(*at).unwrap_or_default() > UPLOAD_TIME_MAX);
-        Ok(written.keys().filter(|id| self.give_up(id)).count())
+        let is_old = |at: SystemTime| now.duration_since(at).unwrap_or_default() > UPLOAD_TIME_MAX;
+        written.retain(|_, at| is_old(*at));
+        Ok(written.keys().filter(|id| self.give_up(id, is_old)).count())
     }
 
-    /// Removes what there is of an upload, unless a request appends to it.
-    fn give_up(&self, id: &str) -> bool {
+    /// Removes what there is of an upload, unless a request appends to it, or has done so meanwhile.
+    fn give_up(&self, id: &str, is_old: impl Fn(SystemTime) -> bool) -> bool {
         if !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned()) {
             return false;
         }
-        let removed =
-            ["part", "json"].map(|end| self.path(id, end).is_ok_and(|path| fs::remove_file(path).is_ok()));
+        let path = |end| self.path(id, end).ok();
+        let written = path("part").and_then(|part| fs::metadata(part).ok()?.modified().ok());
+        let is_given_up = written.is_none_or(is_old);
+        let remove = |end| path(end).is_some_and(|file| fs::remove_file(file).is_ok());
+        let removed = ["part", "json"].map(|end| is_given_up && remove(end));
         self.end(id);
         removed.contains(&true)
     }

@@ -41,7 +41,9 @@ pub(crate) fn write_auth_query(query: &AuthQuery<'_>, out: &mut Vec<u8>) {
     write_line(b"X-Forwarded-Method", head.method_name(), out);
     write_line(b"X-Forwarded-Uri", head.target(), out);
     write_line(b"X-Original-Method", head.method_name(), out);
-    write_line(b"X-Original-URL", &url(query), out);
+    if !head.authority().is_empty() {
+        write_line(b"X-Original-URL", &url(query), out);
+    }
 }
 
 /// The URL of the request, as services expect it that nginx asks.
