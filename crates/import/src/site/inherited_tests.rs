@@ -296,3 +296,23 @@ fn conditional_responses_of_a_server_have_its_fields() {
     assert!(site.contains("when \"$request_method == 'OPTIONS'\" { | respond 204 | }"), "{site}");
     assert_eq!(site.matches("response-header").count(), 1, "{site}");
 }
+
+/// What an expression inside a location finds may begin in the prefix of that.
+#[test]
+fn an_expression_inside_a_location_finds_its_prefix() {
+    for (prefix, pattern, expected) in [
+        ("/a/b/", r"~ /b/.*\.csv$", r#""/b/.*\\.csv$" match=regex when="path.startsWith('/a/b/')""#),
+        ("/a/x/", r"~ x/.*\.csv$", r#""x/.*\\.csv$" match=regex when="path.startsWith('/a/x/')""#),
+        ("/a/", "~ a?/z", r#""a?/z" match=regex when="path.startsWith('/a/')""#),
+        ("/a.d/", "~ d", r#""d" match=regex when="path.startsWith('/a.d/')""#),
+        ("/a/", r"~* \.csv$", r#""\\.csv$" match=regex-ignore-case when="path.startsWith('/a/')""#),
+        ("/a/", "~ ^/[(]|b", r#""^/[(]|b" match=regex when="path.startsWith('/a/')""#),
+        ("/a/", r"~ /\.", r#""^/a(?:/.*)?(?:/\\.)" match=regex"#),
+        ("/a/", r"~ \.(csv|txt)$", r#""^/a/.*(?:\\.(csv|txt)$)" match=regex"#),
+        ("/a", "~ b$", r#""^/a.*(?:b$)" match=regex"#),
+        ("/a", "~ ^/a/b", r#""^/a/b" match=regex"#),
+    ] {
+        let site = of_server(&format!("root /r; location {prefix} {{ location {pattern} {{ deny all; }} }}"));
+        assert_eq!(route(&site, expected), r#"deny all | files "/r""#, "{prefix} {pattern}: {site}");
+    }
+}

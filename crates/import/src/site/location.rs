@@ -1,6 +1,7 @@
 //! Converts `location` blocks into routes.
 
 use flatout_expression::Regex;
+use flatout_expression::structure::dividers;
 
 use crate::nginx::Directive;
 
@@ -368,32 +369,34 @@ impl<'d> Import<'d> {
             }
             let is_plain =
                 except.len() <= EXCEPTIONS_MAX && except.iter().all(|prefix| is_plain_text(prefix));
-            let found = below(&prefix, &pattern, ignore_case);
-            let pattern = match &found {
-                Some(Below::Pattern(pattern) | Below::Elsewhere(pattern)) => pattern.clone(),
+            let (pattern, is_inside) = match below(&prefix, &pattern, ignore_case) {
+                Some(Below::Pattern(pattern)) => (pattern, true),
+                Some(Below::Elsewhere(pattern)) => (pattern, false),
                 None => {
                     self.leave(within, "it finds no path of the location around it", site);
                     continue;
                 }
             };
-            if is_same && is_plain {
+            let is_confined = is_inside || is_plain_text(&prefix);
+            let confined = |except: Vec<String>| {
                 let path = Path::Regex { pattern: pattern.clone(), ignore_case, except };
-                let path = match found {
-                    Some(Below::Elsewhere(_)) => Path::Within {
+                match is_inside || !is_confined {
+                    true => path,
+                    false => Path::Within {
                         outer: Box::new(path),
                         condition: format!("path.startsWith('{prefix}')"),
-                        pattern: Some((pattern, ignore_case)),
+                        pattern: Some((pattern.clone(), ignore_case)),
                     },
-                    _ => path,
-                };
-                self.location(within, &path, &levels, named, site);
+                }
+            };
+            if is_same && is_plain && is_confined {
+                self.location(within, &confined(except), &levels, named, site);
             } else if closed::only_refuses(within) {
-                self.location(within, &Path::regex(&pattern, ignore_case), &levels, named, site);
+                self.location(within, &confined(Vec::new()), &levels, named, site);
             } else if closed::matters(within) {
                 // Without one that does not matter, the outer location does the same.
-                let path = Path::regex(&pattern, ignore_case);
                 let why = "an expression inside a location with many longer prefixes, or with look-around, is not supported";
-                self.closed_route(within, &path, why, site);
+                self.closed_route(within, &confined(Vec::new()), why, site);
             }
         }
     }
@@ -615,47 +618,62 @@ enum Below {
     Elsewhere(String),
 }
 
-/// The expression of the paths below a prefix that have this expression in them; `None` if there are none.
+/// The expression of the paths below a prefix that have this expression in them; `None` if there are none. What an expression finds
+/// may begin inside of the prefix: the prefix is put in front only of one that begins with a text for which there is no place in it.
 fn below(prefix: &str, pattern: &str, ignore_case: bool) -> Option<Below> {
     if prefix == "/" {
         return Some(Below::Pattern(pattern.to_owned()));
     }
-    let fold = |text: &str| if ignore_case { text.to_ascii_lowercase() } else { text.to_owned() };
-    let (start, folded) = (fold(&literal(pattern)), fold(prefix));
-    let is_plain_start =
-        pattern.starts_with(|char: char| char.is_ascii_alphanumeric()) || pattern.starts_with("\\.");
-    match prefix.strip_suffix('/') {
-        _ if pattern.contains('|') && !is_whole(pattern) => Some(Below::Elsewhere(pattern.to_owned())),
-        _ if pattern.starts_with('^') => match (start.starts_with(&folded), folded.starts_with(&start)) {
+    let elsewhere = || Some(Below::Elsewhere(pattern.to_owned()));
+    if !is_whole(pattern) {
+        return elsewhere();
+    }
+    if pattern.starts_with('^') {
+        let fold = |text: &str| if ignore_case { text.to_ascii_lowercase() } else { text.to_owned() };
+        let (start, folded) = (fold(&literal(pattern)), fold(prefix));
+        return match (start.starts_with(&folded), folded.starts_with(&start)) {
             (true, _) if !ignore_case => Some(Below::Pattern(pattern.to_owned())),
-            (true, _) | (_, true) => Some(Below::Elsewhere(pattern.to_owned())),
+            (true, _) | (_, true) => elsewhere(),
             _ => None,
-        },
-        Some(folder) if pattern.starts_with('/') => {
-            // The expression begins with the slash.
+        };
+    }
+    // The case of the prefix counts.
+    if ignore_case {
+        return elsewhere();
+    }
+    let start = match pattern.split_once('(') {
+        Some((before, _)) => literal(&format!("^{before}")),
+        None => literal(&format!("^{pattern}")),
+    };
+    match prefix.strip_suffix('/') {
+        // It begins with the slash.
+        Some(folder) if start.starts_with('/') && !begins_in(prefix, folder.len(), &start) => {
             Some(Below::Pattern(format!("^{}(?:/.*)?(?:{pattern})", regex::escape(folder))))
         }
-        _ if is_plain_start || !is_plain_text(prefix) => {
+        _ if !begins_in(prefix, prefix.len(), &start) => {
             Some(Below::Pattern(format!("^{}.*(?:{pattern})", regex::escape(prefix))))
         }
-        _ => Some(Below::Elsewhere(pattern.to_owned())),
+        _ => elsewhere(),
     }
+}
+
+/// Whether a text that has this start may begin before `end` in a path that begins with the prefix.
+fn begins_in(prefix: &str, end: usize, start: &str) -> bool {
+    let mut rests = prefix.char_indices().filter(|(at, _)| *at < end).filter_map(|(at, _)| prefix.get(at..));
+    rests.any(|rest| rest.starts_with(start) || start.starts_with(rest))
 }
 
 /// Whether the alternatives of an expression are all inside of groups.
 fn is_whole(pattern: &str) -> bool {
-    let (mut depth, mut is_escaped) = (0usize, false);
-    for char in pattern.chars() {
+    let mut depth = 0usize;
+    dividers(pattern).all(|(_, char)| {
         match char {
-            _ if is_escaped => is_escaped = false,
-            '\\' => is_escaped = true,
-            '(' | '[' => depth += 1,
-            ')' | ']' => depth = depth.saturating_sub(1),
-            '|' if depth == 0 => return false,
-            _ => {}
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => return depth > 0,
         }
-    }
-    true
+        true
+    })
 }
 
 /// Whether an upstream may send requests here (`X-Accel-Redirect`). A location for `auth_request` is not for that.
