@@ -423,7 +423,7 @@ impl<'d> Import<'d> {
             self.serves_files = true;
             lines.setting(line("try-files", root));
             // A named location is not nested in this one: it inherits from its server.
-            let inner = chain.at_server().within(place.inner());
+            let inner = chain.at_server().inside(place);
             self.fates.carried(place);
             self.settings(&inner, lines);
             self.seen(place.inner());
@@ -509,9 +509,8 @@ impl<'d> Alias<'d> {
     /// That of a plain path, for a folder without variables.
     pub(super) fn of(chain: &Chain<'d>) -> Option<Alias<'d>> {
         let directive = outer_alias(chain)?;
-        let has = |level: &&&'d [Directive]| level.iter().any(|it| std::ptr::eq(it, directive));
-        let level = chain.of_route().iter().find(has)?;
-        let location = super::location::with_content(level, chain.server())?;
+        let has = |level: &&'d [Directive]| level.iter().any(|it| std::ptr::eq(it, directive));
+        let location = chain.location_at(chain.of_route().iter().position(has)?)?;
         let path = Path::of(location)?;
         let prefix = path.prefix().filter(|prefix| prefix.starts_with('/'))?;
         // It is one of the location's words, behind `^~`.

@@ -73,7 +73,7 @@ impl<'d> Import<'d> {
                 && matches!(Path::of(location), Some(path) if path.exact().or(path.prefix()) == Some(uri))
         });
         let asked = asked.ok_or("it needs a location of its path")?;
-        let inner = chain.at_server().within(asked.inner());
+        let inner = chain.at_server().inside(asked);
         if !asked.inner().iter().any(|it| it.name.ends_with("_pass")) {
             if !choose(uri, chain.server()).is_some_and(|chosen| std::ptr::eq(chosen, asked)) {
                 return Err("another location has its path".to_owned());

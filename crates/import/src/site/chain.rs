@@ -6,23 +6,46 @@ use crate::nginx::Directive;
 #[derive(Clone)]
 pub(super) struct Chain<'d> {
     levels: Vec<&'d [Directive]>,
+    /// The directive with each block. Contents do not identify it: all empty ones have the same address.
+    owners: Vec<Option<&'d Directive>>,
 }
 
 impl<'d> Chain<'d> {
     pub(super) fn of(block: &'d [Directive]) -> Chain<'d> {
-        Chain { levels: vec![block] }
+        Chain { levels: vec![block], owners: vec![None] }
     }
 
-    /// A block inside this one.
+    /// The block of a directive inside this one.
+    pub(super) fn inside(&self, directive: &'d Directive) -> Chain<'d> {
+        self.with(directive.inner(), Some(directive))
+    }
+
+    /// A block inside this one that is not a directive's.
     pub(super) fn within(&self, block: &'d [Directive]) -> Chain<'d> {
-        let mut levels = vec![block];
+        self.with(block, None)
+    }
+
+    fn with(&self, block: &'d [Directive], owner: Option<&'d Directive>) -> Chain<'d> {
+        let (mut levels, mut owners) = (vec![block], vec![owner]);
         levels.extend(&self.levels);
-        Chain { levels }
+        owners.extend(&self.owners);
+        Chain { levels, owners }
+    }
+
+    /// The blocks from this depth on.
+    fn from(&self, depth: usize) -> Chain<'d> {
+        let levels = self.levels.get(depth..).unwrap_or_default().to_vec();
+        Chain { levels, owners: self.owners.get(depth..).unwrap_or_default().to_vec() }
     }
 
     /// The enclosing block.
     pub(super) fn outer(&self) -> Chain<'d> {
-        Chain { levels: self.levels.get(1..).unwrap_or_default().to_vec() }
+        self.from(1)
+    }
+
+    /// The location whose block has this depth.
+    pub(super) fn location_at(&self, depth: usize) -> Option<&'d Directive> {
+        self.owners.get(depth).copied().flatten().filter(|owner| owner.name == "location")
     }
 
     /// All blocks, the innermost first.
@@ -54,8 +77,7 @@ impl<'d> Chain<'d> {
 
     /// The server's own block with its enclosing ones.
     pub(super) fn at_server(&self) -> Chain<'d> {
-        let at = self.levels.len().saturating_sub(3);
-        Chain { levels: self.levels.get(at..).unwrap_or_default().to_vec() }
+        self.from(self.levels.len().saturating_sub(3))
     }
 
     /// The directives of the server.

@@ -241,7 +241,7 @@ impl<'d> Import<'d> {
     fn served_by_location(&self, path: &str, chain: &Chain<'d>) -> Option<Result<(), String>> {
         if let Some(location) = location::choose(path, chain.server()) {
             let around = chain.at_server();
-            let inner = around.within(location.inner());
+            let inner = around.inside(location);
             if let Some(why) = self.closed_by(&inner) {
                 return Some(Err(format!("{path} goes to {why}")));
             }

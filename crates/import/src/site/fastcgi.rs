@@ -179,7 +179,7 @@ impl<'d> Import<'d> {
         let Some(location) = super::location::choose(&path, chain.server()) else {
             return false;
         };
-        let inner = chain.at_server().within(location.inner());
+        let inner = chain.at_server().inside(location);
         let passes = inner.own().iter().any(|directive| directive.name == "fastcgi_pass");
         passes && self.closed_by(&inner).is_none()
     }

@@ -291,3 +291,15 @@ fn https_behind_a_proxy_stays_on() {
     assert!(of(&format!("{USUAL} fastcgi_param HTTPS on;")).contains("fastcgi-param \"HTTPS\" \"on\""));
     assert!(!of("fastcgi_param HTTPS on; fastcgi_param HTTPS $https;").contains("HTTPS"));
 }
+
+/// The contents of empty locations have the same address.
+#[test]
+fn scripts_of_an_empty_location_are_in_its_own_folder() {
+    let site = of_server(
+        "root /r; index index.php; location /a/ { } location / { } location ~ ^/a/.*\\.php$ { deny all; } \
+         location ~ \\.php$ { fastcgi_pass a:1; fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name; }",
+    );
+    let to = "reroute \"${uri}index.php?$args\"";
+    let (_, root) = site.split_once("route \"/\" {").unwrap();
+    assert!(root.contains(to), "{site}");
+}

@@ -392,7 +392,7 @@ impl<'d> Import<'d> {
     fn page_root(&self, page: &str, chain: &Chain<'d>) -> Result<&'d str, &'d str> {
         let around = chain.at_server();
         let location = super::location::choose(page, chain.server());
-        let inner = location.map_or(around, |location| chain.at_server().within(location.inner()));
+        let inner = location.map_or(around, |location| chain.at_server().inside(location));
         let handler = inner.own().iter().find(|directive| {
             directive.name.ends_with("_pass")
                 || ["return", "rewrite", "alias"].contains(&directive.name.as_str())

@@ -206,20 +206,9 @@ impl Path {
     }
 }
 
-/// The location with this content, in a server or in one of its locations.
-pub(super) fn with_content<'d>(content: &[Directive], block: &'d [Directive]) -> Option<&'d Directive> {
-    block.iter().filter(|it| it.name == "location").find_map(|location| {
-        match std::ptr::eq(location.inner(), content) {
-            true => Some(location),
-            false => with_content(content, location.inner()),
-        }
-    })
-}
-
 /// The path in front of names in the folders of a place, with a slash at its end.
 pub(super) fn base_of(chain: &Chain<'_>) -> String {
-    let location = with_content(chain.own(), chain.server());
-    let path = location.and_then(Path::of);
+    let path = chain.location_at(0).and_then(Path::of);
     let prefix = path.as_ref().and_then(Path::prefix).filter(|prefix| prefix.ends_with('/'));
     prefix.unwrap_or("/").to_owned()
 }
@@ -279,7 +268,7 @@ impl<'d> Import<'d> {
                 slashless.filter(|path| passes && !exacts.iter().any(|exact| exact == path))
             {
                 let mut lines = Lines::default();
-                let Some(around) = chains.first().map(|around| around.within(location.inner())) else {
+                let Some(around) = chains.first().map(|around| around.inside(location)) else {
                     continue;
                 };
                 let levels: Vec<&Chain<'d>> =
@@ -343,7 +332,7 @@ impl<'d> Import<'d> {
         else {
             return;
         };
-        let chain = around.within(location.inner());
+        let chain = around.inside(location);
         let mut levels = vec![&chain];
         levels.extend(chains);
         for within in location.inner().iter().filter(|directive| directive.name == "location") {
@@ -410,7 +399,7 @@ impl<'d> Import<'d> {
         site: &mut Lines,
     ) {
         let Some(around) = chains.first() else { return };
-        let chain = around.within(location.inner());
+        let chain = around.inside(location);
         let mut lines = Lines::default();
         self.fates.carried(location);
         // Not reachable from outside; inner locations inherit this.

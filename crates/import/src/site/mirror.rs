@@ -55,7 +55,7 @@ impl<'d> Import<'d> {
         }
         let needs = "it needs a location with `proxy_pass http://UPSTREAM$request_uri`";
         let location = super::location::choose(directive.word(0), chain.server()).ok_or(needs)?;
-        let inner = chain.at_server().within(location.inner());
+        let inner = chain.at_server().inside(location);
         if let Some(other) = location.inner().iter().find(|it| !ALLOWED.contains(&it.name.as_str())) {
             return Err(format!("a copy has the fields, the body and the rules of its request: {other}"));
         }

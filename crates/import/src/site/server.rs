@@ -54,7 +54,7 @@ impl<'d> Import<'d> {
             self.leave(listen, why, top);
         }
         let trusts = |server: &&'d Directive| {
-            let chain = http.within(server.inner());
+            let chain = http.inside(server);
             chain.find("set_real_ip_from").is_some()
                 && chain.word("real_ip_header").eq_ignore_ascii_case("proxy_protocol")
         };
@@ -81,7 +81,7 @@ impl<'d> Import<'d> {
         top: &mut Lines,
         sites: &mut Lines,
     ) {
-        let chain = http.within(server.inner());
+        let chain = http.inside(server);
         let mut lines = Lines::default();
         if has_single_addresses(server.inner()) {
             self.maps.push("server_addr".to_owned());

@@ -26,7 +26,7 @@ const OF_CERTIFIED: [&str; 3] = ["ssl_client_certificate", "ssl_trusted_certific
 /// Whether all servers with TLS have the same settings for it.
 pub(super) fn is_one<'d>(servers: &[&'d Directive], http: &Chain<'d>) -> bool {
     let of = |server: &&'d Directive| -> Vec<Vec<&'d str>> {
-        let chain = http.within(server.inner());
+        let chain = http.inside(server);
         NAMES.iter().map(|name| chain.find(name).map(Directive::texts).unwrap_or_default()).collect()
     };
     let mut all = servers.iter().map(of);
@@ -68,7 +68,7 @@ impl<'d> Import<'d> {
         let http = chain.outer();
         let mut servers = http.own().iter().filter(|it| it.name == "server").enumerate();
         let is_on = |(at, server): (usize, &'d Directive)| {
-            !self.addresses.speaks_tls(at) || http.within(server.inner()).is_on("ssl_early_data")
+            !self.addresses.speaks_tls(at) || http.inside(server).is_on("ssl_early_data")
         };
         match servers.all(is_on) {
             true => top.setting("early-data on".to_owned()),
