@@ -316,3 +316,19 @@ fn an_expression_inside_a_location_finds_its_prefix() {
         assert_eq!(route(&site, expected), r#"deny all | files "/r""#, "{prefix} {pattern}: {site}");
     }
 }
+
+/// Names are those of the first server that has them, also where another one comes before it in the site file.
+#[test]
+fn a_server_with_a_wildcard_takes_no_names_of_older_ones() {
+    let text = imported(
+        "http { server { listen 80; server_name a.test; return 201; } \
+         server { listen 80; server_name a.test www.*; return 202; } }",
+    )
+    .text;
+    let (_, first) = text.split_once("respond 201").unwrap();
+    assert!(!first.contains("site "), "the longest name comes first: {text}");
+    let heads: Vec<&str> = text.lines().filter(|line| line.starts_with("site ")).collect();
+    let [wildcard, own] = heads[..] else { panic!("{text}") };
+    assert!(wildcard.starts_with("site \"~^www") && own.contains("a.test"), "{text}");
+    assert!(!wildcard.contains("a.test"), "{text}");
+}

@@ -61,14 +61,22 @@ impl<'d> Import<'d> {
         let trusts: Vec<bool> = servers.iter().map(trusts).collect();
         self.addresses.trust_headers(&trusts);
         let mut taken: Vec<(String, String)> = Vec::new();
-        // Of the names `name.*` that fit, nginx takes the longest, and all of them before expressions. Here the first site counts.
-        let mut servers: Vec<(usize, &'d Directive)> = servers.into_iter().enumerate().collect();
-        servers.sort_by_key(|(_, server)| std::cmp::Reverse(longest_start(server)));
-        for (at, server) in servers {
+        let mut written: Vec<(usize, Lines)> = Vec::new();
+        for (at, server) in servers.into_iter().enumerate() {
             // Groups of its names are variables of its own.
             let known = self.maps.len();
-            self.server(server, at, http, &mut taken, top, sites);
+            let mut site = Lines::default();
+            self.server(server, at, http, &mut taken, top, &mut site);
             self.maps.truncate(known);
+            written.push((longest_start(server), site));
+        }
+        // Of the names `name.*` that fit, nginx takes the longest, and all of them before expressions. Here the first site counts.
+        written.sort_by_key(|(start, _)| std::cmp::Reverse(*start));
+        for (_, site) in written {
+            if !sites.is_empty() {
+                sites.gap();
+            }
+            sites.extend(site);
         }
     }
 
