@@ -250,14 +250,20 @@ impl<'d> Import<'d> {
 
     /// Requests for folders whose index is a script, or in the end another path, go to that, after the rules of this place, as in nginx.
     fn folder_scripts(&self, folder: &str, chain: &Chain<'d>, path: Option<&Path>, lines: &mut Lines) {
-        self.folder_pages(folder, chain, path, lines);
-        let Some(index) = chain.find("index") else { return };
+        let guarded = self.guarded_indexes(chain);
+        if guarded.is_empty() {
+            self.folder_pages(folder, chain, path, lines);
+        }
         // Its path is that of a file when its action begins, and names another script.
         let alias = Alias::of(chain);
         let has_own_paths = alias.is_none()
             && (chain.own().iter().any(|it| it.name == "alias") || chain.word("root").contains('$'));
+        let index = chain.find("index");
         if has_own_paths || matches!(path, Some(Path::Named(_))) {
-            return self.index_with_script(index, chain, lines);
+            if !guarded.is_empty() {
+                return lines.index_off();
+            }
+            return index.into_iter().for_each(|index| self.index_with_script(index, chain, lines));
         }
         let test = |operator: &str, name: &str| {
             let path = format!("{}${{uri}}{name}", folder.trim_end_matches('/'));
@@ -273,6 +279,13 @@ impl<'d> Import<'d> {
             lines.block(&[], format!("when {}", text(&tests.join(" && "))), inner);
             true
         };
+        for (name, before) in guarded {
+            let others = before.into_iter().map(|name| test("!-f", name));
+            if !reroute(others.chain([test("-f", name)]).collect(), &format!("${{uri}}{name}?$args"), lines) {
+                return lines.index_off();
+            }
+        }
+        let Some(index) = index else { return };
         if let Some((script, before)) = self.script_index(chain) {
             let others = before.into_iter().map(|name| test("!-f", name));
             if !reroute(

@@ -276,6 +276,25 @@ impl<'d> Import<'d> {
         })
     }
 
+    /// The names of `index` for which nginx may choose another location that does more than serve files, each with those before
+    /// it. Scripts are left out.
+    pub(super) fn guarded_indexes(&self, chain: &Chain<'d>) -> Vec<(&'d str, Vec<&'d str>)> {
+        let names = chain.find("index").map_or_else(|| vec!["index.html"], Directive::texts);
+        let base = location::base_of(chain);
+        let mut before = Vec::new();
+        let mut found = Vec::new();
+        for name in names {
+            let is_guarded = !name.contains(['/', '$'])
+                && !hidden::is_hidden(name)
+                && location::may_guard(&base, name, chain.server(), chain.location_at(0));
+            if is_guarded {
+                found.push((name, before.clone()));
+            }
+            before.push(name);
+        }
+        found
+    }
+
     /// Why missing files are not served: nginx passes their requests on.
     pub(super) fn unserved_missing(&self, chain: &Chain<'d>) -> Option<String> {
         let pages = chain.list(&["error_page"]);

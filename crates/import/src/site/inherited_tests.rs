@@ -317,6 +317,29 @@ fn an_expression_inside_a_location_finds_its_prefix() {
     }
 }
 
+/// The page of a folder goes to the location that nginx chooses for its file.
+#[test]
+fn the_index_of_a_folder_has_the_rules_of_its_own_location() {
+    let reroute = "when \"path.endsWith('/') && ('/r' + $uri + 'index.html').isFile()\" { | \
+                   reroute \"${uri}index.html?$args\" | }";
+    for (folder, guard, expected) in [
+        ("/d/", "= /d/index.html { deny all; }", true),
+        ("/d/", "/d/index { deny all; }", true),
+        ("/d/", r"~ ^/d/.*\.html$ { auth_basic x; auth_basic_user_file /u; }", true),
+        ("/", r"~ ^/(c|d)/.*\.html$ { deny all; }", true),
+        ("/", r"~ /c/.*\.html$ { deny all; }", true),
+        ("/d/", "= /d/index.html { expires 1h; }", false),
+        ("/d/", "= /e/index.html { deny all; }", false),
+        ("/d/", r"~ /\.ht { deny all; }", false),
+        ("/d/", r"~* \.(bak|sql)$ { deny all; }", false),
+        ("/", "~ ^/private/ { deny all; }", false),
+    ] {
+        let site = of_server(&format!("root /r; location {folder} {{ }} location {guard}"));
+        let content = site.split_once(&format!("route \"{folder}\" {{ | ")).map_or("", |(_, rest)| rest);
+        assert_eq!(content.starts_with(reroute), expected, "{folder} {guard}: {site}");
+    }
+}
+
 /// Names are those of the first server that has them, also where another one comes before it in the site file.
 #[test]
 fn a_server_with_a_wildcard_takes_no_names_of_older_ones() {

@@ -16,6 +16,9 @@ use super::{Import, closed};
 /// Longer prefixes outside of a location that has an expression inside it; more are not converted.
 const EXCEPTIONS_MAX: usize = 100;
 
+/// Words of an expression that are tried as names of folders.
+const SAMPLES_MAX: usize = 50;
+
 /// The paths of a location.
 #[derive(Clone)]
 pub(super) enum Path {
@@ -211,6 +214,48 @@ pub(super) fn base_of(chain: &Chain<'_>) -> String {
     let path = chain.location_at(0).and_then(Path::of);
     let prefix = path.as_ref().and_then(Path::prefix).filter(|prefix| prefix.ends_with('/'));
     prefix.unwrap_or("/").to_owned()
+}
+
+/// Whether one of these locations, but not `own`, does more than serve files, and may have a file of this name in a folder below
+/// `base` without having the folder.
+pub(super) fn may_guard(base: &str, name: &str, block: &[Directive], own: Option<&Directive>) -> bool {
+    block.iter().filter(|it| it.name == "location").any(|location| {
+        let is_own = own.is_some_and(|own| std::ptr::eq(own, location));
+        let finds = || match Path::of(location) {
+            Some(Path::Exact(path)) => {
+                path.starts_with(base) && path.rsplit('/').next().is_some_and(|last| last == name)
+            }
+            Some(Path::Prefix { path, .. }) => {
+                let last = path.rsplit('/').next().unwrap_or_default();
+                path.starts_with(base) && !last.is_empty() && name.starts_with(last)
+            }
+            Some(path @ Path::Regex { .. }) => samples(base, &path)
+                .iter()
+                .any(|folder| path.finds(&format!("{folder}{name}")) && !path.finds(folder)),
+            _ => false,
+        };
+        (!is_own && closed::matters(location) && finds()) || may_guard(base, name, location.inner(), own)
+    })
+}
+
+/// Folders below `base` that an expression may be about: those whose names are in it.
+fn samples(base: &str, path: &Path) -> Vec<String> {
+    let Some((pattern, _)) = path.pattern() else { return Vec::new() };
+    let words = pattern.split(|char: char| !char.is_ascii_alphanumeric() && !"_-/".contains(char));
+    let start = literal(&format!("^{}", pattern.trim_start_matches('^')));
+    let start = start.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
+    let parts = words.take(SAMPLES_MAX).map(str::to_owned).chain([start]);
+    parts
+        .flat_map(|part| {
+            let part = part.trim_matches('/').to_owned();
+            let folder = |base: &str| match part.is_empty() {
+                true => base.to_owned(),
+                false => format!("{base}{part}/"),
+            };
+            [folder(base), folder("/"), format!("{}a/", folder(base)), format!("{}a/", folder("/"))]
+        })
+        .filter(|folder| folder.starts_with(base))
+        .collect()
 }
 
 /// The location of these that nginx chooses for a path: an exact one, an expression, or the longest prefix.

@@ -96,6 +96,14 @@ impl Lines {
         self.lines.insert(at.min(self.lines.len()), OutputLine::Setting(text));
     }
 
+    /// Folders have no page.
+    pub(super) fn index_off(&mut self) {
+        let is_index =
+            |line: &OutputLine| matches!(line, OutputLine::Setting(text) if text.starts_with("index "));
+        self.lines.retain(|line| !is_index(line));
+        self.setting("index off".to_owned());
+    }
+
     /// The number of its lines.
     pub(super) fn len(&self) -> usize {
         self.lines.len()
@@ -105,7 +113,10 @@ impl Lines {
     pub(super) fn block(&mut self, comments: &[String], head: String, mut inner: Lines) {
         if head.starts_with("when ") {
             // All that are true set their variables before the first one acts.
-            let is_other = |line: &&OutputLine| matches!(line, OutputLine::Block(_, head, other) if head.starts_with("when ") && other.has_groups());
+            let is_other = |line: &&OutputLine| match line {
+                OutputLine::Block(_, head, other) => head.starts_with("when ") && other.has_groups(),
+                _ => false,
+            };
             let others = self.lines.iter().filter(is_other).count();
             if others > 0 {
                 inner.rename_groups(others + 1);
