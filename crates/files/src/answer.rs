@@ -404,8 +404,8 @@ fn file_range(opened: &Opened, entry: &Entry, range: Range<u64>) -> FileRange {
     }
 }
 
-/// Redirects a request without the slash at the end of its path to the folder. If slashes were merged for the lookup, the path as sent may start with two
-/// slashes, which would name another host.
+/// Redirects a request without the slash at the end of its path to the folder. If slashes were merged for the lookup, the path as
+/// sent may start with two slashes, which would name another host.
 pub fn redirect_to_folder(head: &Head<'_>, response: &mut Response) {
     let path = head.path();
     let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
