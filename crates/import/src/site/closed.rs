@@ -193,6 +193,7 @@ impl<'d> Import<'d> {
                 if directive.name == "if"
                     && (restricts(directive) || super::ifs::ends_rewrites(directive, chain))
                     && !is_script_test()
+                    && !self.breaks.contains(&std::ptr::from_ref(directive))
                     && (depth > 0 || self.passing_if(directive, chain).is_none())
                     && self.conditional(directive, chain).is_none()
                 {

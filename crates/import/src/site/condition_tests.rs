@@ -543,3 +543,38 @@ fn folders_have_the_rules_of_their_page() {
     );
     assert!(!other.contains("reroute"), "{other}");
 }
+
+/// Requests for which an earlier rule is the last one do not come to a redirect for all paths.
+#[test]
+fn a_redirect_of_a_server_is_not_for_what_ends_before_it() {
+    let redirect = "rewrite ^ https://b.test$request_uri? permanent;";
+    let written = "redirect \"https://b.test$request_uri\" status=301";
+    let site =
+        of_server(&format!("rewrite ^/api/(.*)$ /v1/$1 last; {redirect} location /v1/ {{ return 200; }}"));
+    let expected = format!(
+        "when \"!$uri.matches(r'^/api/(.*)$')\" {{ | {written} | }} | rewrite \"^/api/(.*)$\" \"/v1/$1\" then=stop"
+    );
+    assert!(site.contains(&expected) && site.contains("respond 200"), "{site}");
+    let site = of_server(&format!(
+        "if ($uri ~ ^/.well-known/) {{ break; }} {redirect} location /.well-known/ {{ root /r; }}"
+    ));
+    let expected = format!("when \"!($uri.matches(r'^/.well-known/'))\" {{ | {written} | }}");
+    assert!(site.contains(&expected) && site.contains("files \"/r\""), "{site}");
+    assert!(!site.contains("501"), "{site}");
+    for rules in [
+        "rewrite ^/a$ /b; rewrite ^/b$ /c last;",
+        "rewrite ^/a$ https://c.test/ permanent; rewrite ^/b$ /c last;",
+        "if ($uri ~ ^/(a)\\1) { break; }",
+        "if ($arg_a) { rewrite ^/b /c last; }",
+        "if (!-e $request_filename) { rewrite ^ /index.php last; }",
+    ] {
+        let site = of_server(&format!("{rules} {redirect} location / {{ root /r; }}"));
+        assert!(site.contains("respond 501") && !site.contains("files "), "{rules} {site}");
+        assert!(!site.contains(written), "{rules} {site}");
+    }
+    for rules in ["", "rewrite ^/a$ /b;", "if ($arg_a) { return 403; }", "set $a b;"] {
+        let site = of_server(&format!("{rules} {redirect} location / {{ root /r; }}"));
+        assert!(site.contains(written) && !site.contains(&format!("{{ | {written}")), "{rules} {site}");
+        assert!(!site.contains("files "), "{rules} {site}");
+    }
+}

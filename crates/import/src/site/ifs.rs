@@ -281,6 +281,24 @@ fn stops(directive: &Directive, chain: &Chain<'_>) -> Option<bool> {
         .then_some(true)
 }
 
+/// Whether an `if` may end what nginx applies behind it, and the request goes on to a location.
+pub(super) fn may_end(directive: &Directive) -> bool {
+    let rules = directive.inner().iter();
+    let mut rules = rules
+        .take_while(|it| it.name != "return" && !(is_redirect(it) && whole_path(it.word(0), "/").is_some()));
+    rules.any(|it| is_break(it) || ends_here(it))
+}
+
+/// Whether a directive is a `rewrite` after which nginx applies no others, without a redirect.
+pub(super) fn ends_here(directive: &Directive) -> bool {
+    directive.name == "rewrite" && !is_redirect(directive) && ["last", "break"].contains(&directive.word(2))
+}
+
+/// Whether an `if` has nothing but `break`.
+pub(super) fn breaks_only(directive: &Directive) -> bool {
+    directive.name == "if" && !directive.inner().is_empty() && directive.inner().iter().all(is_break)
+}
+
 fn is_break(directive: &Directive) -> bool {
     directive.name == "break"
 }

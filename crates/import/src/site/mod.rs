@@ -156,6 +156,8 @@ pub fn site_file(main: &[Directive]) -> Imported {
 #[derive(Default)]
 struct Import<'d> {
     fates: Fates,
+    /// Each `if` with `break` that became the condition of a redirect behind it.
+    breaks: Vec<*const Directive>,
     /// `upstream` blocks.
     upstreams: Vec<&'d Directive>,
     /// Servers that variables name, and the `resolver` of the places where they are used.

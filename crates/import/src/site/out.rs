@@ -104,6 +104,12 @@ impl Lines {
         self.setting("index off".to_owned());
     }
 
+    /// Adds all lines of another block behind this many lines.
+    pub(super) fn extend_at(&mut self, at: usize, other: Lines) {
+        let at = at.min(self.lines.len());
+        self.lines.splice(at..at, other.lines);
+    }
+
     /// The number of its lines.
     pub(super) fn len(&self) -> usize {
         self.lines.len()

@@ -7,7 +7,7 @@ use crate::nginx::Directive;
 use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, text, value};
-use super::pattern::with_only_group;
+use super::pattern::{has_named_group, with_only_group};
 use super::{Import, media_types, values};
 
 /// What becomes of each `rewrite` with `redirect` or `permanent`.
@@ -30,6 +30,15 @@ pub(super) struct Redirect {
 }
 
 impl Redirect {
+    /// The same under a condition, with a further one about the query where its URL has one, too.
+    fn under(self, condition: &str) -> Vec<(String, Redirect)> {
+        if !self.keeps_query || !self.to.contains('?') {
+            return vec![(condition.to_owned(), self)];
+        }
+        let without = Redirect { to: self.to.clone(), keeps_query: false, ..self };
+        vec![(format!("{condition} && query != ''"), self), (format!("{condition} && query == ''"), without)]
+    }
+
     /// Writes it; a query in its URL comes before that of the request. A named route has no actions under conditions.
     pub(super) fn write(&self, is_named: bool, lines: &mut Lines) {
         let setting = |to: &str| format!("redirect {} status={}", text(to), self.status);
@@ -46,6 +55,15 @@ impl Redirect {
             (false, _) => lines.setting(setting(to)),
         }
     }
+}
+
+/// The requests that come to a redirect of a server for all paths.
+enum Reached {
+    All,
+    /// Those for which this is true.
+    When(String),
+    /// They are not known, for this reason.
+    Lost(String),
 }
 
 /// Where a redirecting `rewrite` of a location belongs.
@@ -331,6 +349,66 @@ impl<'d> Import<'d> {
         Ok(said)
     }
 
+    /// Which requests of a server come to its first redirect for all paths: not those for which an earlier rule is the last one.
+    fn reached(&mut self, chain: &Chain<'d>) -> Reached {
+        let rules = chain.until_end();
+        let is_all = |it: &Directive| {
+            super::ifs::is_redirect(it)
+                && self.lost_rewrite(it).is_none()
+                && whole_path(it.word(0), it.word(1)).is_some()
+        };
+        let Some(at) = rules.iter().position(is_all) else { return Reached::All };
+        let before = rules.get(..at).unwrap_or_default();
+        let mut conditions = Vec::new();
+        // Conditions are about the path as it was at first, and come before all routes.
+        let mut other = None;
+        for it in before {
+            let lost = || Reached::Lost(format!("{it}: a redirect behind it is not for all requests"));
+            match it.name.as_str() {
+                "rewrite" if super::ifs::ends_here(it) => {
+                    let pattern = it.word(0);
+                    if self.lost_rewrite(it).is_some() || pattern.contains('\'') || has_named_group(pattern) {
+                        return lost();
+                    }
+                    conditions.push(format!("!$uri.matches(r'{pattern}')"));
+                }
+                "rewrite" => other = Some(lost()),
+                "if" if super::ifs::breaks_only(it) => match self.expression(it, chain) {
+                    Some(expression) => conditions.push(format!("!({expression})")),
+                    None => return lost(),
+                },
+                "if" => {
+                    let has = |name: &str| it.inner().iter().any(|inner| inner.name == name);
+                    let is_rule = has("rewrite") || has("return");
+                    if super::ifs::may_end(it) || is_rule && self.conditional(it, chain).is_none() {
+                        return lost();
+                    }
+                    if has("rewrite") {
+                        other = Some(lost());
+                    }
+                }
+                _ => {}
+            }
+        }
+        match (conditions.is_empty(), other) {
+            (true, _) => Reached::All,
+            (false, Some(lost)) => lost,
+            (false, None) => {
+                // With others between them, what a `break` ends is not only the redirect.
+                if before
+                    .iter()
+                    .all(|it| !["rewrite", "if"].contains(&&*it.name) || super::ifs::breaks_only(it))
+                {
+                    for it in before.iter().filter(|it| it.name == "if") {
+                        self.carry(it);
+                        self.breaks.push(it);
+                    }
+                }
+                Reached::When(conditions.join(" && "))
+            }
+        }
+    }
+
     /// The rewrites of a block. Those that redirect become routes; in a location, the last one that applies selects a
     /// route for the new path, as in nginx.
     pub(super) fn rewrites(
@@ -341,6 +419,8 @@ impl<'d> Import<'d> {
     ) -> Redirects {
         let is_location = location.is_some();
         let mut redirects = Redirects::default();
+        let reached = if is_location { Reached::All } else { self.reached(chain) };
+        let start = lines.len();
         let all: Vec<&Directive> =
             chain.until_end().iter().filter(|directive| directive.name == "rewrite").collect();
         // What follows the rewrites decides, with the new path.
@@ -391,7 +471,19 @@ impl<'d> Import<'d> {
                 });
                 match (confined, placed) {
                     (Confined::All(to), _) => {
-                        redirects.all = Some(redirect(&to));
+                        match &reached {
+                            Reached::All => redirects.all = Some(redirect(&to)),
+                            Reached::When(condition) => {
+                                let mut blocks = Lines::default();
+                                for (condition, to) in redirect(&to).under(condition) {
+                                    let mut inner = self.fields_of_action(chain);
+                                    to.write(true, &mut inner);
+                                    blocks.block(&[], format!("when {}", text(&condition)), inner);
+                                }
+                                lines.extend_at(start, blocks);
+                            }
+                            Reached::Lost(why) => redirects.lost = Some(why.clone()),
+                        }
                         break;
                     }
                     (_, Ok(blocks)) => {

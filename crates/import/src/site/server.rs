@@ -194,6 +194,14 @@ impl<'d> Import<'d> {
         let has_rest = server.inner().iter().any(|directive| {
             directive.name == "location" && Path::of(directive).is_some_and(|path| path.prefix() == Some("/"))
         });
+        if let Some(why) = redirects.lost {
+            self.set_place(server);
+            self.close(&why, lines);
+            for location in server.inner().iter().filter(|directive| directive.name == "location") {
+                self.leave(location, "rules of its server are not converted", lines);
+            }
+            return self.rest(server.inner(), lines);
+        }
         // It comes before all locations, as `return` does.
         let is_redirected = redirects.all.is_some();
         if let Some(redirect) = redirects.all {
