@@ -328,6 +328,10 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) {
         let folder = alias.word(0);
+        if path.and_then(Path::prefix).is_some_and(|prefix| is_joined(prefix, folder)) {
+            let why = "the path ends with a slash, and the alias does not: nginx has no slash between it and the rest of a path";
+            return self.lose(alias, why, lines);
+        }
         if let Some((folder, name)) = file_of(folder, path) {
             self.fates.carried(alias);
             self.files(folder, Missing::NotFound, chain, path, lines);
@@ -532,8 +536,10 @@ impl<'d> Alias<'d> {
             .into_iter()
             .find_map(|text| text.strip_suffix(prefix).map(|how| &text[how.len()..]));
         let folder = directive.word(0);
-        let is_folder =
-            folder.starts_with('/') && !folder.contains('$') && file_of(folder, Some(&path)).is_none();
+        let is_folder = !is_joined(prefix, folder)
+            && folder.starts_with('/')
+            && !folder.contains('$')
+            && file_of(folder, Some(&path)).is_none();
         at.filter(|_| is_folder).map(|at| Alias { directive, folder, at })
     }
 
@@ -542,6 +548,11 @@ impl<'d> Alias<'d> {
         let rest = format!("$uri.substring({})", self.at.trim_end_matches('/').chars().count());
         test.replace("$uri", &rest)
     }
+}
+
+/// Whether nginx puts the rest of a path directly behind the name of an alias.
+fn is_joined(prefix: &str, alias: &str) -> bool {
+    prefix.ends_with('/') && !alias.ends_with('/')
 }
 
 /// The alias, of its own or of a location around it, that nginx uses here.

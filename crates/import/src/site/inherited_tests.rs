@@ -355,3 +355,17 @@ fn a_server_with_a_wildcard_takes_no_names_of_older_ones() {
     assert!(wildcard.starts_with("site \"~^www") && own.contains("a.test"), "{text}");
     assert!(!wildcard.contains("a.test"), "{text}");
 }
+
+/// nginx puts what follows the path of the location directly behind the alias.
+#[test]
+fn an_alias_without_the_slash_of_its_location_is_closed() {
+    for (prefix, alias, expected) in [
+        ("/static/", "/srv/app", "respond 501 \"not converted\""),
+        ("^~ /static/", "/srv/a.html", "respond 501 \"not converted\""),
+        ("/static/", "/srv/app/", "files \"/srv/app/\""),
+        ("/static", "/srv/app", "files \"/srv/app\""),
+    ] {
+        let site = of_server(&format!("location {prefix} {{ alias {alias}; location /static/x/ {{ }} }}"));
+        assert_eq!(site.matches(expected).count(), 2, "{prefix} {alias}: {site}");
+    }
+}
