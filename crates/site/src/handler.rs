@@ -390,6 +390,8 @@ fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) ->
     let at = context.route.map_or("", |route| route.files_at.as_str());
     let path = match path.strip_prefix(at.as_bytes()) {
         Some(rest) if rest.starts_with(b"/") => rest,
+        // The folder says which methods it has.
+        Some([]) if !matches!(request.head.method, Method::Get | Method::Head) => b"/",
         Some([]) => {
             redirect_to_folder(&request.head, response);
             return FolderReply::File;

@@ -322,6 +322,9 @@ fn folders_are_at_their_path() {
         let expected = format!("Location: {location}\r\n");
         assert!(answer.status == 301 && answer.fields.contains(&expected), "{target} {answer:?}");
     }
+    for (method, status) in [("HEAD", 301), ("POST", 405), ("OPTIONS", 204)] {
+        assert_eq!(client.ask(method, "/app", "").status, status, "{method}");
+    }
     let mut tried = at("/app", Action::Proxy(Forward::to(0)));
     tried.try_files = Some(0);
     let mut plan = plan_of(vec![tried]);
