@@ -104,10 +104,9 @@ impl Lines {
         self.setting("index off".to_owned());
     }
 
-    /// Adds all lines of another block behind this many lines.
-    pub(super) fn extend_at(&mut self, at: usize, other: Lines) {
-        let at = at.min(self.lines.len());
-        self.lines.splice(at..at, other.lines);
+    /// Keeps only this many lines.
+    pub(super) fn truncate(&mut self, count: usize) {
+        self.lines.truncate(count);
     }
 
     /// The number of its lines.

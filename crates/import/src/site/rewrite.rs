@@ -58,10 +58,10 @@ impl Redirect {
 }
 
 /// The requests that come to a redirect of a server for all paths.
-enum Reached {
+enum Reached<'d> {
     All,
-    /// Those for which this is true.
-    When(String),
+    /// Those for which all of these are true, but not those that one of these `rewrite`s finds.
+    When(Vec<String>, Vec<&'d Directive>),
     /// They are not known, for this reason.
     Lost(String),
 }
@@ -350,7 +350,7 @@ impl<'d> Import<'d> {
     }
 
     /// Which requests of a server come to its first redirect for all paths: not those for which an earlier rule is the last one.
-    fn reached(&mut self, chain: &Chain<'d>) -> Reached {
+    fn reached(&mut self, chain: &Chain<'d>) -> Reached<'d> {
         let rules = chain.until_end();
         let is_all = |it: &Directive| {
             super::ifs::is_redirect(it)
@@ -359,8 +359,8 @@ impl<'d> Import<'d> {
         };
         let Some(at) = rules.iter().position(is_all) else { return Reached::All };
         let before = rules.get(..at).unwrap_or_default();
-        let mut conditions = Vec::new();
-        // Conditions are about the path as it was at first, and come before all routes.
+        let (mut conditions, mut ends) = (Vec::new(), Vec::new());
+        // What each condition is about is the path as it was at first.
         let mut other = None;
         for it in before {
             let lost = || Reached::Lost(format!("{it}: a redirect behind it is not for all requests"));
@@ -370,7 +370,7 @@ impl<'d> Import<'d> {
                     if self.lost_rewrite(it).is_some() || pattern.contains('\'') || has_named_group(pattern) {
                         return lost();
                     }
-                    conditions.push(format!("!$uri.matches(r'{pattern}')"));
+                    ends.push(it);
                 }
                 "rewrite" => other = Some(lost()),
                 "if" if super::ifs::breaks_only(it) => match self.expression(it, chain) {
@@ -390,7 +390,7 @@ impl<'d> Import<'d> {
                 _ => {}
             }
         }
-        match (conditions.is_empty(), other) {
+        match (conditions.is_empty() && ends.is_empty(), other) {
             (true, _) => Reached::All,
             (false, Some(lost)) => lost,
             (false, None) => {
@@ -404,9 +404,20 @@ impl<'d> Import<'d> {
                         self.breaks.push(it);
                     }
                 }
-                Reached::When(conditions.join(" && "))
+                Reached::When(conditions, ends)
             }
         }
+    }
+
+    /// Requests for which a `rewrite` is the last rule, before a redirect of all others. Conditions of a site are tried behind its
+    /// rewrites, and do not see which of them applied.
+    fn closed_end(&mut self, end: &'d Directive, chain: &Chain<'d>, lines: &mut Lines) {
+        let why = "a redirect for all other requests stands behind it";
+        self.leave(end, why, lines);
+        self.set_place(end);
+        let mut inner = self.fields_of_action(chain);
+        self.close(why, &mut inner);
+        lines.block(&[], format!("when {}", text(&format!("$uri.matches(r'{}')", end.word(0)))), inner);
     }
 
     /// The rewrites of a block. Those that redirect become routes; in a location, the last one that applies selects a
@@ -473,14 +484,20 @@ impl<'d> Import<'d> {
                     (Confined::All(to), _) => {
                         match &reached {
                             Reached::All => redirects.all = Some(redirect(&to)),
-                            Reached::When(condition) => {
-                                let mut blocks = Lines::default();
-                                for (condition, to) in redirect(&to).under(condition) {
+                            Reached::When(conditions, ends) => {
+                                lines.truncate(start);
+                                for end in ends {
+                                    self.closed_end(end, chain, lines);
+                                }
+                                if conditions.is_empty() {
+                                    redirects.all = Some(redirect(&to));
+                                    break;
+                                }
+                                for (condition, to) in redirect(&to).under(&conditions.join(" && ")) {
                                     let mut inner = self.fields_of_action(chain);
                                     to.write(true, &mut inner);
-                                    blocks.block(&[], format!("when {}", text(&condition)), inner);
+                                    lines.block(&[], format!("when {}", text(&condition)), inner);
                                 }
-                                lines.extend_at(start, blocks);
                             }
                             Reached::Lost(why) => redirects.lost = Some(why.clone()),
                         }
