@@ -546,7 +546,7 @@ fn folders_have_the_rules_of_their_page() {
 
 /// Requests for which an earlier rule is the last one do not come to a redirect for all paths.
 #[test]
-fn a_redirect_of_a_server_is_not_for_what_ends_before_it() {
+fn a_redirect_of_a_server_leaves_out_requests_of_final_rules_before() {
     let redirect = "rewrite ^ https://b.test$request_uri? permanent;";
     let written = "redirect \"https://b.test$request_uri\" status=301";
     let site =
