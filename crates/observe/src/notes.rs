@@ -262,8 +262,7 @@ mod tests {
         for logs in [RequestLogs::Usual, RequestLogs::None, RequestLogs::Route(0), RequestLogs::Route(last)] {
             let notes = Notes::new(true);
             let note = Notes::cached(notes.upstream(3, upstream(200)), 0);
-            let note =
-                Notes::routed(Notes::routed(note, 2, RequestLogs::Route(last)), u16::MAX, logs);
+            let note = Notes::routed(Notes::routed(note, 2, RequestLogs::Route(last)), u16::MAX, logs);
             assert_eq!(Notes::logs(note), logs);
             assert_eq!(notes.with(note, |site, found| (site, found.is_some())), (u16::MAX, true));
             assert_eq!(Notes::cache_name(note), Some("HIT"));
