@@ -7,7 +7,7 @@ use super::file_tests::file_test;
 use super::location::Path;
 use super::out::{Lines, line, text};
 use super::settings::passes;
-use super::{Import, values};
+use super::{Import, closed, values};
 
 /// What happens to requests for files that do not exist.
 enum Missing {
@@ -250,7 +250,7 @@ impl<'d> Import<'d> {
 
     /// Requests for folders whose index is a script, or in the end another path, go to that, after the rules of this place, as in nginx.
     fn folder_scripts(&self, folder: &str, chain: &Chain<'d>, path: Option<&Path>, lines: &mut Lines) {
-        let guarded = self.guarded_indexes(chain);
+        let guarded = self.guarded_indexes(chain, closed::matters);
         if guarded.is_empty() {
             self.folder_pages(folder, chain, path, lines);
         }
@@ -260,7 +260,7 @@ impl<'d> Import<'d> {
             && (chain.own().iter().any(|it| it.name == "alias") || chain.word("root").contains('$'));
         let index = chain.find("index");
         if has_own_paths || matches!(path, Some(Path::Named(_))) {
-            if !guarded.is_empty() {
+            if !self.guarded_indexes(chain, closed::protects).is_empty() {
                 return lines.index_off();
             }
             return index.into_iter().for_each(|index| self.index_with_script(index, chain, lines));

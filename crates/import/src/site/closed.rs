@@ -277,9 +277,13 @@ impl<'d> Import<'d> {
         })
     }
 
-    /// The names of `index` for which nginx may choose another location that does more than serve files, each with those before
-    /// it. Scripts are left out.
-    pub(super) fn guarded_indexes(&self, chain: &Chain<'d>) -> Vec<(&'d str, Vec<&'d str>)> {
+    /// The names of `index` for which nginx may choose another location that is a guard, each with those before it. Scripts are left
+    /// out.
+    pub(super) fn guarded_indexes(
+        &self,
+        chain: &Chain<'d>,
+        is_guard: fn(&Directive) -> bool,
+    ) -> Vec<(&'d str, Vec<&'d str>)> {
         let names = chain.find("index").map_or_else(|| vec!["index.html"], Directive::texts);
         let base = location::base_of(chain);
         let mut before = Vec::new();
@@ -287,7 +291,7 @@ impl<'d> Import<'d> {
         for name in names {
             let is_guarded = !name.contains(['/', '$'])
                 && !hidden::is_hidden(name)
-                && location::may_guard(&base, name, chain.server(), chain.location_at(0));
+                && location::may_guard((&base, name), chain.server(), chain.location_at(0), is_guard);
             if is_guarded {
                 found.push((name, before.clone()));
             }
@@ -331,6 +335,14 @@ fn path_of(text: &str) -> String {
 /// Whether a nested location changes what is served, and not only its fields.
 pub(super) fn matters(location: &Directive) -> bool {
     location.inner().iter().any(|directive| !COSMETIC.contains(&directive.name.as_str()))
+}
+
+/// Whether a location may refuse clients.
+pub(super) fn protects(location: &Directive) -> bool {
+    let may_refuse =
+        |name: &str| ["allow", "deny", "if", "internal", "limit_except", "satisfy"].contains(&name);
+    let is_rule = |it: &Directive| may_refuse(&it.name) || is_one(&it.name, &CONVERTED_GUARDS);
+    only_refuses(location) || location.inner().iter().any(is_rule)
 }
 
 /// Whether a location refuses all its requests.

@@ -216,9 +216,14 @@ pub(super) fn base_of(chain: &Chain<'_>) -> String {
     prefix.unwrap_or("/").to_owned()
 }
 
-/// Whether one of these locations, but not `own`, does more than serve files, and may have a file of this name in a folder below
-/// `base` without having the folder.
-pub(super) fn may_guard(base: &str, name: &str, block: &[Directive], own: Option<&Directive>) -> bool {
+/// Whether one of these locations, but not `own`, is a guard, and may have a file of this name in a folder below `base` without having
+/// the folder.
+pub(super) fn may_guard(
+    (base, name): (&str, &str),
+    block: &[Directive],
+    own: Option<&Directive>,
+    is_guard: fn(&Directive) -> bool,
+) -> bool {
     block.iter().filter(|it| it.name == "location").any(|location| {
         let is_own = own.is_some_and(|own| std::ptr::eq(own, location));
         let finds = || match Path::of(location) {
@@ -234,7 +239,7 @@ pub(super) fn may_guard(base: &str, name: &str, block: &[Directive], own: Option
                 .any(|folder| path.finds(&format!("{folder}{name}")) && !path.finds(folder)),
             _ => false,
         };
-        (!is_own && closed::matters(location) && finds()) || may_guard(base, name, location.inner(), own)
+        (!is_own && is_guard(location) && finds()) || may_guard((base, name), location.inner(), own, is_guard)
     })
 }
 
