@@ -4,7 +4,7 @@ use crate::nginx::Directive;
 
 use super::chain::{Chain, has_below};
 use super::file_tests::file_test;
-use super::location::Path;
+use super::location::{Path, base_of, choose};
 use super::out::{Lines, line, text};
 use super::settings::passes;
 use super::{Import, closed, values};
@@ -211,56 +211,31 @@ impl<'d> Import<'d> {
         Some((format!("${{uri}}{name}"), Some(test)))
     }
 
-    /// Requests for folders continue at the location of their page, if that has an expression and rules, as in `location ~ \.html$ { expires
+    /// Whether nginx looks for the location of this page of a folder once more, and finds rules there, as in `location ~ \.html$ { expires
     /// -1; }`.
-    fn folder_pages(&self, folder: &str, chain: &Chain<'d>, path: Option<&Path>, lines: &mut Lines) {
-        let alias = Alias::of(chain);
-        let is_alias = alias.is_none() && chain.own().iter().any(|it| it.name == "alias");
-        if is_alias || folder.contains('$') || matches!(path, Some(Path::Named(_))) {
-            return;
-        }
-        let names = chain.find("index").map_or_else(|| vec!["index.html"], Directive::texts);
-        let base = super::location::base_of(chain);
-        let mut before = Vec::new();
-        for name in names.iter().take_while(|name| !name.contains(['/', '$'])) {
-            let test = |operator: &str| {
-                let path = format!("{}${{uri}}{name}", folder.trim_end_matches('/'));
-                let test = file_test(operator, &path, &self.maps)?;
-                Some(alias.as_ref().map_or_else(|| test.clone(), |alias| alias.test(&test)))
-            };
-            let (Some(is_there), Some(is_missing)) = (test("-f"), test("!-f")) else { return };
-            let location = super::location::choose(&format!("{base}{name}"), chain.server());
-            let has_rules = location.is_some_and(|location| {
-                matches!(Path::of(location), Some(Path::Regex { .. }))
-                    && !std::ptr::eq(location.inner(), chain.own())
-                    && super::named::has_rules(location.inner())
-                    && !self.is_script(name, chain)
-            });
-            if has_rules {
-                let mut tests = vec!["path.endsWith('/')".to_owned()];
-                tests.extend(before.iter().cloned());
-                tests.push(is_there);
-                let mut inner = Lines::default();
-                inner.setting(line("reroute", &format!("${{uri}}{name}?$args")));
-                lines.block(&[], format!("when {}", text(&tests.join(" && "))), inner);
-            }
-            before.push(is_missing);
-        }
+    fn has_rules_of_its_own(&self, page: &str, chain: &Chain<'d>) -> bool {
+        let found = choose(&format!("{}{page}", base_of(chain)), chain.server());
+        let is_own = |location| chain.location_at(0).is_some_and(|own| std::ptr::eq(own, location));
+        let has_rules = |location: &Directive| {
+            matches!(Path::of(location), Some(Path::Regex { .. }))
+                && !is_own(location)
+                && super::named::has_rules(location.inner())
+        };
+        found.is_some_and(has_rules) && !self.is_script(page, chain)
     }
 
-    /// Requests for folders whose index is a script, or in the end another path, go to that, after the rules of this place, as in nginx.
+    /// Requests for folders whose index is a script, a page with rules of its own, or in the end another path, go to that, after the
+    /// rules of this place, as in nginx.
     fn folder_scripts(&self, folder: &str, chain: &Chain<'d>, path: Option<&Path>, lines: &mut Lines) {
-        let guarded = self.guarded_indexes(chain, closed::matters);
-        if guarded.is_empty() {
-            self.folder_pages(folder, chain, path, lines);
-        }
         // Its path is that of a file when its action begins, and names another script.
         let alias = Alias::of(chain);
         let has_own_paths = alias.is_none()
             && (chain.own().iter().any(|it| it.name == "alias") || chain.word("root").contains('$'));
         let index = chain.find("index");
         if has_own_paths || matches!(path, Some(Path::Named(_))) {
-            if !self.guarded_indexes(chain, closed::protects).is_empty() {
+            if !closed::indexes_where(chain, |name| closed::is_guarded(name, chain, closed::protects))
+                .is_empty()
+            {
                 return lines.index_off();
             }
             return index.into_iter().for_each(|index| self.index_with_script(index, chain, lines));
@@ -279,9 +254,12 @@ impl<'d> Import<'d> {
             lines.block(&[], format!("when {}", text(&tests.join(" && "))), inner);
             true
         };
-        for (name, before) in guarded {
+        let is_guarded = |name: &str| closed::is_guarded(name, chain, closed::matters);
+        let leads_elsewhere = |name: &str| is_guarded(name) || self.has_rules_of_its_own(name, chain);
+        for (name, before) in closed::indexes_where(chain, leads_elsewhere) {
             let others = before.into_iter().map(|name| test("!-f", name));
-            if !reroute(others.chain([test("-f", name)]).collect(), &format!("${{uri}}{name}?$args"), lines) {
+            let tests = others.chain([test("-f", name)]).collect();
+            if !reroute(tests, &format!("${{uri}}{name}?$args"), lines) && is_guarded(name) {
                 return lines.index_off();
             }
         }

@@ -277,29 +277,6 @@ impl<'d> Import<'d> {
         })
     }
 
-    /// The names of `index` for which nginx may choose another location that is a guard, each with those before it. Scripts are left
-    /// out.
-    pub(super) fn guarded_indexes(
-        &self,
-        chain: &Chain<'d>,
-        is_guard: fn(&Directive) -> bool,
-    ) -> Vec<(&'d str, Vec<&'d str>)> {
-        let names = chain.find("index").map_or_else(|| vec!["index.html"], Directive::texts);
-        let base = location::base_of(chain);
-        let mut before = Vec::new();
-        let mut found = Vec::new();
-        for name in names {
-            let is_guarded = !name.contains(['/', '$'])
-                && !hidden::is_hidden(name)
-                && location::may_guard((&base, name), chain.server(), chain.location_at(0), is_guard);
-            if is_guarded {
-                found.push((name, before.clone()));
-            }
-            before.push(name);
-        }
-        found
-    }
-
     /// Why missing files are not served: nginx passes their requests on.
     pub(super) fn unserved_missing(&self, chain: &Chain<'d>) -> Option<String> {
         let pages = chain.list(&["error_page"]);
@@ -335,6 +312,24 @@ fn path_of(text: &str) -> String {
 /// Whether a nested location changes what is served, and not only its fields.
 pub(super) fn matters(location: &Directive) -> bool {
     location.inner().iter().any(|directive| !COSMETIC.contains(&directive.name.as_str()))
+}
+
+/// The names of `index` that are such, each with those before it.
+pub(super) fn indexes_where<'d>(
+    chain: &Chain<'d>,
+    is_such: impl Fn(&str) -> bool,
+) -> Vec<(&'d str, Vec<&'d str>)> {
+    let names = chain.find("index").map_or_else(|| vec!["index.html"], Directive::texts);
+    let is_found = |name: &str| !name.contains(['/', '$']) && is_such(name);
+    let found = names.iter().enumerate().filter(|(_, name)| is_found(name));
+    found.map(|(at, name)| (*name, names[..at].to_vec())).collect()
+}
+
+/// Whether nginx may choose another location that is a guard for this page of a folder. Scripts have none.
+pub(super) fn is_guarded(page: &str, chain: &Chain<'_>, is_guard: fn(&Directive) -> bool) -> bool {
+    let base = location::base_of(chain);
+    !hidden::is_hidden(page)
+        && location::may_guard((&base, page), chain.server(), chain.location_at(0), is_guard)
 }
 
 /// Whether a location may refuse clients.

@@ -136,7 +136,7 @@ fn directives_have_their_words() {
             "route \"/\" { | proxy \"http://a\" | }",
         ),
         (
-            // X-Forwarded-Host would name another host than the one that the application is told of.
+            // X-Forwarded-Host would name another host than Host does.
             "location / { proxy_pass http://a; proxy_set_header Host b; proxy_set_header X-Forwarded-Proto $scheme; }",
             "route \"/\" { | proxy \"http://a\" | proxy-host b | x-forwarded off | request-header set \"X-Forwarded-Proto\" \"$scheme\" | }",
         ),
