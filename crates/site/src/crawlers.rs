@@ -8,7 +8,6 @@ use flatout_lane::names;
 use flatout_prerender::{Dns, Verification, Verifier, count_request, crawler};
 
 use super::maps::Tables;
-use super::render::write_target;
 use flatout_gateway::Client;
 
 /// One for the process: what it knows does not depend on the configuration. Its threads start with the first request that needs it;
@@ -57,7 +56,7 @@ pub(crate) fn count(request: &Request<'_>, client: &Client) {
         let at = url.len();
         url.extend_from_slice(head.authority());
         url.get_mut(at..).unwrap_or_default().make_ascii_lowercase();
-        write_target(head, url);
+        head.write_origin_form(url);
     });
 }
 

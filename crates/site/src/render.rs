@@ -10,7 +10,7 @@ use super::fault::{Fault, Place};
 use super::limit_status::LimitStatuses;
 use super::maps::{TableCounts, Tables};
 use super::plan::{Piece, Template, Variable};
-pub(crate) use super::values::{escape_unsafe, write_target};
+pub(crate) use super::values::escape_unsafe;
 use flatout_gateway::Client;
 
 /// Groups of an expression that templates can use.

@@ -14,7 +14,7 @@ use super::facts::{Noted, Uses};
 use super::limit_status::LimitStatuses;
 use super::plan::PathPolicy;
 use super::readings;
-use super::render::{Captures, View, write_target};
+use super::render::{Captures, View};
 use super::reroute::Rerouted;
 use super::rewrite::Goal;
 use super::steps::Identity;
@@ -357,7 +357,7 @@ impl Resolution<'_> {
                 out.extend_from_slice(query);
             }
         } else {
-            write_target(head, &mut out);
+            head.write_origin_form(&mut out);
         }
         Cow::Owned(out)
     }

@@ -180,12 +180,12 @@ impl View<'_> {
                 out.write_all(b"?")
             }
             Variable::Target => {
-                write_target(self.head, out);
+                self.head.write_origin_form(out);
                 Ok(())
             }
             Variable::EscapedTarget => {
                 let mut target = Vec::new();
-                write_target(self.head, &mut target);
+                self.head.write_origin_form(&mut target);
                 escape_all(&target, out);
                 Ok(())
             }
@@ -304,15 +304,6 @@ fn is_traceparent(text: &[u8]) -> bool {
 
 fn is_lower_hex(byte: &u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
-}
-
-/// Path and query as the client sent them, without the scheme and host of an absolute target.
-pub(crate) fn write_target(head: &Head<'_>, out: &mut Vec<u8>) {
-    out.extend_from_slice(head.path());
-    if let Some(query) = head.query() {
-        out.push(b'?');
-        out.extend_from_slice(query);
-    }
 }
 
 /// Escapes bytes that a request target must not contain: a variable's value must not end it.

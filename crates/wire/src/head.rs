@@ -239,6 +239,15 @@ impl<'b> Head<'b> {
         (path_end < target_end).then(|| &self.bytes[path_end + 1..target_end])
     }
 
+    /// Writes the path and the query as sent: the target in origin form, whatever form it was sent in.
+    pub fn write_origin_form(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.path());
+        if let Some(query) = self.query() {
+            out.push(b'?');
+            out.extend_from_slice(query);
+        }
+    }
+
     /// `host[:port]`: of an absolute target, otherwise of Host; empty only if an HTTP/1.0 request has none.
     pub fn authority(&self) -> &'b [u8] {
         self.span(self.spans.authority_at, self.spans.authority_bytes)

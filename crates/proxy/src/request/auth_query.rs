@@ -7,8 +7,8 @@ use super::fields::{has_underscore, is_about_body, is_forwarded, is_nominated, i
 use super::forwarded::{Sender, scheme, write_x_forwarded};
 use super::head::{EARLY, is_early};
 
-/// Writes the head of a query about a request, without its end: GET, with the request's own method and target beside it, by the names of Traefik and
-/// Caddy, and by those of nginx.
+/// Writes the head of a query about a request, without its end: GET, with the request's own method and target beside it, in the fields
+/// of Traefik and Caddy, and in those that services expect that nginx asks.
 pub(crate) fn write_auth_query(query: &AuthQuery<'_>, out: &mut Vec<u8>) {
     let AuthQuery { request_fields: wanted, head, client, .. } = query;
     for part in [b"GET ", query.target, b" HTTP/1.1\r\n"] {
@@ -46,14 +46,11 @@ pub(crate) fn write_auth_query(query: &AuthQuery<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// The URL of the request, as services expect it that nginx asks.
+/// The URL of the request.
 fn url(query: &AuthQuery<'_>) -> Vec<u8> {
     let AuthQuery { head, client, .. } = query;
-    let mut url = [scheme(client).as_bytes(), b"://", head.authority(), head.path()].concat();
-    if let Some(query) = head.query() {
-        url.push(b'?');
-        url.extend_from_slice(query);
-    }
+    let mut url = [scheme(client).as_bytes(), b"://", head.authority()].concat();
+    head.write_origin_form(&mut url);
     url
 }
 

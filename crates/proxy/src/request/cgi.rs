@@ -204,11 +204,8 @@ fn host_and_port(authority: &[u8]) -> (&[u8], Option<&[u8]>) {
 
 /// Adds the target as the client has sent it, if that of the request is another one: applications find their page by it.
 pub(crate) fn write_sent_target(head: &Head<'_>, target: &[u8], out: &mut Vec<u8>) {
-    let mut sent = head.path().to_vec();
-    if let Some(query) = head.query() {
-        sent.push(b'?');
-        sent.extend_from_slice(query);
-    }
+    let mut sent = Vec::new();
+    head.write_origin_form(&mut sent);
     if sent != target {
         for part in [&b":REQUEST_URI: "[..], &sent, b"\r\n"] {
             out.extend_from_slice(part);
