@@ -244,6 +244,13 @@ mod tests {
         assert_eq!(totals.sites[1].classes, [0, 0, 0, 0, 0, 1, 1]);
         assert_eq!(totals.sites[COUNTED_SITES_MAX - 1].classes, [0, 0, 0, 0, 1, 0, 0]);
         assert_eq!((totals.all().requests(), totals.all().errors()), (4, 2));
+        // Those without figures of their own share the last name.
+        for at in 2..=COUNTED_SITES_MAX {
+            assert_eq!(sites.number(&format!("s{at}")), at as u16);
+        }
+        let names = metrics.sites();
+        assert_eq!((names.len(), names.last().unwrap().as_str()), (COUNTED_SITES_MAX, "other"));
+        assert_eq!(names[COUNTED_SITES_MAX - 2], format!("s{}", COUNTED_SITES_MAX - 2));
         assert_eq!((totals.all().received_bytes, totals.all().sent_bytes), (40, 80));
         assert_eq!(totals.all().latency.count(), 4);
         assert_eq!(totals.all().latency.sum_ns(), 8_000_000);
