@@ -60,10 +60,16 @@ def name_of(number):
     return f"s{number}.example.org"
 
 
+def root_of(number):
+    """The folder of a site, with a file."""
+    return SITE / "roots" / str(number)
+
+
 def flatout_sites(server, word):
     site = lambda at: f'''site "{name_of(at)}" {{
     route "/" {{ respond 200 "{word if at == 0 else 'other'}"; }}
-    route "/files" {{ files "{SITE}"; }}
+    route "/files" {{ files "{root_of(at)}"; }}
+    route "^/[a-z]+/{at}$" match=regex {{ respond 404 "none"; }}
     route "/api" {{ proxy app; response-header set "X-Site" "{at}"; }}
 }}
 '''
@@ -79,7 +85,8 @@ def nginx_main(server, http):
 def nginx_sites(server, word):
     site = lambda at: f'''server {{ listen 127.0.0.1:{server.port} backlog=4096; server_name {name_of(at)};
     location / {{ return 200 "{word if at == 0 else 'other'}"; }}
-    location /files {{ root {SITE}; }}
+    location /files/ {{ alias {root_of(at)}/; }}
+    location ~ ^/[a-z]+/{at}$ {{ return 404 "none"; }}
     location /api {{ proxy_pass http://app; add_header X-Site {at}; }}
 }}
 '''.replace(" backlog=4096" if at else "\0", "")
@@ -90,10 +97,12 @@ def nginx_sites(server, word):
 def caddy_sites(server, word):
     site = lambda at: f'''http://{name_of(at)}:{server.port} {{
     bind 127.0.0.1
-    handle /files* {{
-        root * {SITE}
+    handle_path /files* {{
+        root * {root_of(at)}
         file_server
     }}
+    @expression{at} path_regexp ^/[a-z]+/{at}$
+    respond @expression{at} "none" 404
     handle /api* {{
         header X-Site {at}
         reverse_proxy 127.0.0.1:9
@@ -145,6 +154,9 @@ def reload_once(server):
 
 
 def case_sites(options):
+    for at in range(SITES):
+        root_of(at).mkdir(parents=True, exist_ok=True)
+        (root_of(at) / "index.html").write_text(f"<title>{at}</title>\n")
     servers, starts = sites_servers(), {}
     for server in servers:
         began = time.monotonic()
@@ -156,7 +168,7 @@ def case_sites(options):
             print(f"  {server.name}: {error}")
     with running(only(servers, options)) as started:
         runs = turns(started, options, reload_once)
-    lines = [f"{SITES:,} sites, each a host name with a text, a folder and a proxied path, in one file. One text is changed and the server reloads, with a",
+    lines = [f"{SITES:,} sites, each a host name with a text, a folder of its own, an expression and a proxied path, in one file. One text is changed and the server reloads, with a",
              f"load of {RATE:,} requests a second for that site; until a new connection gets the new text. Memory is proportional (PSS), of all its",
              "processes; the CPU time includes the load's.", "",
              "| server | start, s | memory then, MiB | reload, s (quartiles) | CPU s | memory before, most, after, MiB | lost | p99 ms | slowest ms |",

@@ -89,6 +89,7 @@ fn of_scene(it: &Scene) -> Properties {
         ("log and metrics", it.is_observed),
         ("failing clients", it.clients_fail),
         ("failing upstreams", it.upstreams_fail),
+        ("upstreams that fail mostly", it.upstreams_fail_mostly),
         ("least rate of clients", it.rate_min > 0),
         ("last requests of connections", it.requests_per_connection_max.is_some()),
         ("shared resources", it.shares_resources),

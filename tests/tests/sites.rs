@@ -403,6 +403,51 @@ fn state_is_kept_over_reloads() {
     assert_eq!(get(&server, "t", "/limited").0, 200, "another limit counts anew");
 }
 
+/// Sites with folders and expressions of their own: more of them than threads, than instances of inotify and than a worker frees itself.
+#[test]
+fn a_thousand_sites_have_folders_of_their_own() {
+    const SITES: usize = 1000;
+    let folder = Folder::new();
+    for at in 0..SITES {
+        folder.write(&format!("{at}/a.txt"), format!("file {at}"));
+    }
+    let write = |word: &str, count: usize| {
+        let site = |at: usize| {
+            format!(
+                "site \"s{at}.test\" {{ files \"{at}\"; route \"^/([a-z]+)/{at}$\" match=regex {{ respond 200 \"$1 {word} {at}\"; }}; }}\n"
+            )
+        };
+        folder.write("site.kdl", (0..count).map(site).collect::<String>());
+    };
+    write("one", SITES);
+    let server = served(&folder, &["--workers", "2"]);
+    let is_right = |word: &str, at: usize| {
+        let (host, path) = (format!("s{at}.test"), format!("/the/{at}"));
+        get(&server, &host, "/a.txt") == (200, format!("file {at}"))
+            && get(&server, &host, &path) == (200, format!("the {word} {at}"))
+    };
+    assert!((0..SITES).step_by(37).all(|at| is_right("one", at)));
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap().count();
+    assert!(threads < 64, "{threads} threads");
+    // Some go, the others change.
+    let reloaded = |word: &str, count: usize| {
+        write(word, count);
+        server.signal(Signal::HUP);
+        until("it is reloaded", || is_right(word, 0));
+    };
+    reloaded("two", SITES - 400);
+    assert!((0..SITES - 400).step_by(37).all(|at| is_right("two", at)));
+    assert_eq!(get(&server, "s999.test", "/a.txt").0, 421);
+    reloaded("three", SITES);
+    assert!((0..SITES).step_by(37).all(|at| is_right("three", at)));
+    for at in [1, 500, 999] {
+        folder.write(&format!("{at}/b.txt"), format!("new {at}"));
+        until("a change is found", || {
+            get(&server, &format!("s{at}.test"), "/b.txt") == (200, format!("new {at}"))
+        });
+    }
+}
+
 #[test]
 fn names_by_expression_silence_and_bursts_that_wait() {
     attempts(bursts_that_wait);

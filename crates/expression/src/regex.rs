@@ -4,10 +4,16 @@
 //! `^/(?!admin|private)`. It stands where every match has the same beginning, so that it is a second expression there, and not a
 //! search that could go back.
 
+use std::cell::Cell;
+
 use regex::bytes::{CaptureNames, Captures, RegexBuilder};
 
 use crate::REGEX_BYTES_MAX;
 use crate::structure::{group_bytes, has_alternatives};
+
+thread_local! {
+    static COMPILED: Cell<usize> = const { Cell::new(0) };
+}
 
 /// A regular expression.
 #[derive(Debug, Clone)]
@@ -44,7 +50,14 @@ impl Regex {
         for (part, is_wanted) in parts {
             ahead.push(Ahead { regex: build(&part)?, is_wanted });
         }
-        Ok(Regex { whole: build(&whole)?, ahead })
+        let whole = build(&whole)?;
+        COMPILED.set(COMPILED.get().wrapping_add(1));
+        Ok(Regex { whole, ahead })
+    }
+
+    /// How many expressions this thread has compiled. Threads that search with the same one contend for its memory; a clone has its own.
+    pub fn count_compiled() -> usize {
+        COMPILED.get()
     }
 
     /// Whether it matches somewhere in a text.

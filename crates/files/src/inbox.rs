@@ -2,13 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_wire::accept::Coding;
 
 use super::entry::Entry;
+use super::pool::Task;
+
+/// How long changes are gathered before a scan, because editors and deployments cause bursts.
+const GATHER_TIME: Duration = Duration::from_millis(50);
 
 /// Changed paths that are listed separately; beyond that the whole folder is scanned.
 const CHANGED_MAX: usize = 10_000;
@@ -22,10 +26,11 @@ const COMPRESSED_MAX: usize = 64;
 /// Compressed variants of one entry.
 pub(crate) type Compressed = (Arc<Entry>, Vec<(Coding, Bytes)>);
 
-/// A mailbox with one reader.
+/// A mailbox with one reader: a thread that waits for messages, or a task of the shared threads.
 #[derive(Default)]
 pub(crate) struct Inbox {
     batch: Mutex<Batch>,
+    task: OnceLock<Task>,
     arrived: Condvar,
     has_room: Condvar,
 }
@@ -57,9 +62,23 @@ impl Batch {
             && self.blind.is_none()
             && !self.is_over
     }
+
+    /// How long further messages are waited for.
+    fn gather_time(&self) -> Duration {
+        match self.is_over || self.changed.is_empty() && self.requested.is_empty() {
+            true => Duration::ZERO,
+            false => GATHER_TIME,
+        }
+    }
 }
 
 impl Inbox {
+    /// From now on this task is the reader.
+    pub(crate) fn read_by(&self, task: Task) {
+        // It has one reader.
+        let _ = self.task.set(task);
+    }
+
     /// Reports that something may have changed at a path.
     pub(crate) fn changed(&self, path: PathBuf) {
         self.tell(self.lock(), |batch| {
@@ -106,28 +125,48 @@ impl Inbox {
         let was_empty = batch.is_empty();
         note(&mut batch);
         if was_empty {
-            self.arrived.notify_one();
+            let gather_time = batch.gather_time();
+            drop(batch);
+            self.wake(gather_time);
+        }
+    }
+
+    /// Wakes the reader: a thread now, a task after this time.
+    fn wake(&self, gather_time: Duration) {
+        match self.task.get() {
+            Some(task) => task.run_at(Instant::now() + gather_time),
+            None => self.arrived.notify_one(),
         }
     }
 
     /// Reports that the site is no longer served; messages after that are ignored.
     pub(crate) fn end(&self) {
         self.lock().is_over = true;
-        self.arrived.notify_one();
+        self.wake(Duration::ZERO);
         self.has_room.notify_all();
     }
 
+    /// Takes all messages.
+    pub(crate) fn take_now(&self) -> Batch {
+        self.taken(self.lock())
+    }
+
     /// Waits for a message or until the given time, gathers messages for a little longer, and takes all of them.
-    pub(crate) fn take(&self, until: Instant, gather_time: Duration) -> Batch {
+    pub(crate) fn take(&self, until: Instant) -> Batch {
         let left = until.saturating_duration_since(Instant::now());
         let wait = |batch, time, is_empty: fn(&mut Batch) -> bool| {
             let waited = self.arrived.wait_timeout_while(batch, time, is_empty);
             waited.unwrap_or_else(PoisonError::into_inner).0
         };
         let mut batch = wait(self.lock(), left, |batch| batch.is_empty());
-        if !batch.changed.is_empty() || !batch.requested.is_empty() {
+        let gather_time = batch.gather_time();
+        if gather_time > Duration::ZERO {
             batch = wait(batch, gather_time, |batch| !batch.is_over);
         }
+        self.taken(batch)
+    }
+
+    fn taken(&self, mut batch: MutexGuard<'_, Batch>) -> Batch {
         let is_over = batch.is_over;
         self.has_room.notify_all();
         // Once over, it stays over.
@@ -149,12 +188,12 @@ mod tests {
         for number in 0..=CHANGED_MAX {
             inbox.changed(number.to_string().into());
         }
-        let batch = inbox.take(Instant::now(), Duration::ZERO);
+        let batch = inbox.take_now();
         assert_eq!(batch.changed, BTreeSet::from([PathBuf::new()]));
         inbox.changed("one".into());
-        assert_eq!(inbox.take(Instant::now(), Duration::ZERO).changed, BTreeSet::from(["one".into()]));
-        assert!(inbox.take(Instant::now(), Duration::ZERO).is_empty());
+        assert_eq!(inbox.take_now().changed, BTreeSet::from(["one".into()]));
+        assert!(inbox.take_now().is_empty());
         inbox.end();
-        assert!(inbox.take(Instant::now() + Duration::from_secs(60), Duration::ZERO).is_over);
+        assert!(inbox.take(Instant::now() + Duration::from_secs(60)).is_over);
     }
 }

@@ -1,4 +1,7 @@
-//! The thread that scans the folder, keeps memory within its limit, and publishes the tree.
+//! Scans a folder, keeps memory within its limit, and publishes the tree.
+//!
+//! A folder on a volume that may hang has threads of its own; all others share some (`pool.rs`, `precompress.rs`): there may be ten thousand
+//! folders.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -16,15 +19,13 @@ use super::faults::Faults;
 use super::inbox::{Batch, Inbox};
 use super::load::{Loaded, load, loadable_bytes, plain_of};
 use super::memory::Memory;
+use super::pool::{self, Task};
 use super::remote::Threads;
 use super::scan::{self, ScanResult};
 use super::source::Source;
 use super::tree::{Known, Tree};
 use super::watch::Watching;
 use super::{Plan, Watch, precompress};
-
-/// How long changes are gathered before a scan, because editors and deployments cause bursts.
-const GATHER_TIME: Duration = Duration::from_millis(50);
 
 /// The length of an epoch, the unit for how recently files were used.
 const EPOCH: Duration = Duration::from_secs(1);
@@ -91,20 +92,27 @@ pub(crate) struct Indexer {
     again: BTreeSet<PathBuf>,
     faults: Faults,
     pub(crate) next_epoch: Instant,
+    /// How much later it may begin if nothing waits for it.
+    leeway: Duration,
     /// Whether the root's path does not exist.
     is_away: bool,
     is_first: bool,
+    /// Nothing was done yet.
+    is_new: bool,
 }
 
-/// Starts the threads that scan and watch the folder.
+/// Begins to scan and watch the folder.
 pub(crate) fn open(plan: Plan) -> io::Result<Arc<FolderState>> {
     let (site, indexer) = prepare(plan)?;
-    let (queue, inbox) = (site.precompress.clone(), site.inbox.clone());
-    thread::Builder::new()
-        .name("files-compress".to_owned())
-        .spawn(move || precompress::run(&queue, &inbox))?;
     let (ready, is_ready) = sync_channel(1);
-    thread::Builder::new().name("files-indexer".to_owned()).spawn(move || indexer.run(&ready))?;
+    if site.remote.is_some() {
+        let queue = site.precompress.clone();
+        thread::Builder::new().name("files-compress".to_owned()).spawn(move || precompress::run(&queue))?;
+        thread::Builder::new().name("files-indexer".to_owned()).spawn(move || indexer.run(&ready))?;
+    } else {
+        site.precompress.share_threads();
+        pool::add(indexer, ready)?;
+    }
     // A large folder is served from disk meanwhile.
     let _ = is_ready.recv_timeout(FIRST_LOOK_TIME);
     Ok(site)
@@ -120,8 +128,8 @@ pub(crate) fn prepare(plan: Plan) -> io::Result<(Arc<FolderState>, Indexer)> {
         epoch: AtomicU32::new(1),
         source: ArcSwap::from_pointee(source),
         plan: plan.clone(),
+        precompress: Arc::new(precompress::Queue::new(inbox.clone())),
         inbox,
-        precompress: Arc::default(),
         remote: matches!(plan.watch, Watch::Sweep(_)).then(Arc::default),
     });
     let indexer = Indexer::new(&site, plan, watching);
@@ -144,21 +152,44 @@ impl Indexer {
             again: BTreeSet::new(),
             faults: Faults::default(),
             next_epoch: Instant::now() + EPOCH,
+            leeway: Duration::ZERO,
             is_away: false,
             is_first: true,
+            is_new: true,
         }
     }
 
+    /// Keeps this thread until the folder is not served any more.
     fn run(mut self, ready: &SyncSender<()>) {
         let mut batch = Batch::changed("");
-        while !batch.is_over {
-            let Some(site) = self.site.upgrade() else { return };
-            self.turn(&site, batch);
+        while let Some(next) = self.turn_with(batch) {
             // Requests need not wait for the first scan any more.
             let _ = ready.try_send(());
-            drop(site);
-            batch = self.inbox.take(self.next_turn(), GATHER_TIME);
+            batch = self.inbox.take(next);
         }
+    }
+
+    /// The messages are read by this task.
+    pub(crate) fn read_by(&self, task: Task) {
+        self.inbox.read_by(task);
+    }
+
+    /// Handles the messages that have arrived. An epoch in which nothing is to be done may be longer by `leeway`. Returns the time of the next work without a message; `None` if the folder is not served any
+    /// more.
+    pub(crate) fn step(&mut self, leeway: Duration) -> Option<Instant> {
+        self.leeway = leeway;
+        let mut batch = self.inbox.take_now();
+        if self.is_new {
+            batch.changed.insert(PathBuf::new());
+        }
+        self.turn_with(batch)
+    }
+
+    fn turn_with(&mut self, batch: Batch) -> Option<Instant> {
+        let site = self.site.upgrade().filter(|_| !batch.is_over)?;
+        self.is_new = false;
+        self.turn(&site, batch);
+        Some(self.next_turn())
     }
 
     /// The time of the next work without a message.
@@ -166,7 +197,9 @@ impl Indexer {
         if !self.to_load.is_empty() {
             return Instant::now();
         }
-        self.watching.due().map_or(self.next_epoch, |due| due.min(self.next_epoch))
+        let waits = self.is_away || !self.again.is_empty() || !self.declined.is_empty();
+        let epoch = if waits { self.next_epoch } else { self.next_epoch + self.leeway };
+        self.watching.due().map_or(epoch, |due| due.min(epoch))
     }
 
     /// Handles messages and timers.

@@ -2,6 +2,11 @@
 //!
 //! A scan watches each folder before it reads its names, so everything that appears afterwards is reported. A thread
 //! reads the events and turns them into paths to scan.
+//!
+//! ```text
+//! served folder ──┐
+//! served folder ──┴── instance of the kernel, and its thread      at most INSTANCES_MAX: users may have only 128, so many folders share them
+//! ```
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -10,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +24,9 @@ use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch,
 use rustix::io::Errno;
 
 use super::inbox::Inbox;
+
+/// Instances of one process. A burst of changes that is too long for an instance's queue makes all of its folders scan again.
+const INSTANCES_MAX: usize = 32;
 
 /// Events read at once.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -30,14 +38,14 @@ const WRITTEN_MAX: usize = 65_536;
 /// without opening, and so without closing.
 pub(crate) const WRITTEN_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// A running watch; it ends when this is dropped.
+/// A running watch of a served folder; it ends when this is dropped.
 pub(crate) struct Inotify {
-    shared: Arc<Shared>,
-    _end: OwnedFd,
+    folder: Arc<Folder>,
+    instance: Arc<Instance>,
 }
 
-struct Shared {
-    inotify: OwnedFd,
+/// A served folder.
+struct Folder {
     root: PathBuf,
     state: Mutex<State>,
     inbox: Arc<Inbox>,
@@ -51,18 +59,29 @@ struct State {
     written: HashMap<PathBuf, Instant>,
 }
 
+/// An instance of inotify, with the thread that reads its events. Both end with the last of its folders.
+struct Instance {
+    shared: Arc<Shared>,
+    _end: OwnedFd,
+}
+
+struct Shared {
+    inotify: OwnedFd,
+    /// Who watches a folder: one that belongs to several served folders has one number. Locked before a served folder's own state.
+    watches: Mutex<HashMap<i32, Vec<Arc<Folder>>>>,
+}
+
+/// The instances of this process.
+static INSTANCES: Mutex<Vec<Weak<Instance>>> = Mutex::new(Vec::new());
+
 impl Inotify {
     /// Starts inotify without any watches.
     ///
     /// # Errors
-    /// A limit of inotify instances, descriptors or threads was reached.
+    /// A limit of inotify instances, descriptors or threads was reached, and no instance can be shared.
     pub(crate) fn start(root: &Path, inbox: Arc<Inbox>) -> io::Result<Inotify> {
-        let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        let (ended, end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let shared = Arc::new(Shared { inotify, root: root.to_owned(), state: Mutex::default(), inbox });
-        let reader = shared.clone();
-        thread::Builder::new().name("files-watch".to_owned()).spawn(move || reader.run(&ended))?;
-        Ok(Inotify { shared, _end: end })
+        let folder = Arc::new(Folder { root: root.to_owned(), state: Mutex::default(), inbox });
+        Ok(Inotify { folder, instance: Instance::least_used()? })
     }
 
     /// Watches a folder; everything that appears in it afterwards is reported.
@@ -73,6 +92,8 @@ impl Inotify {
         let mut flags = WatchFlags::ONLYDIR
             | WatchFlags::DONT_FOLLOW
             | WatchFlags::EXCL_UNLINK
+            // Others may watch the same one for more.
+            | WatchFlags::MASK_ADD
             | WatchFlags::ATTRIB
             | WatchFlags::CREATE
             | WatchFlags::MODIFY
@@ -84,15 +105,51 @@ impl Inotify {
             flags |= WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         }
         // Events are resolved to paths under the same lock, so each folder's path is known before its events.
-        let mut state = self.shared.lock();
-        let watch = add_watch(&self.shared.inotify, self.shared.root.join(folder), flags)?;
-        state.folders.insert(watch, folder.to_owned());
+        let shared = &self.instance.shared;
+        let mut watches = shared.lock();
+        let watch = add_watch(&shared.inotify, self.folder.root.join(folder), flags)?;
+        let watchers = watches.entry(watch).or_default();
+        if !watchers.iter().any(|watcher| Arc::ptr_eq(watcher, &self.folder)) {
+            watchers.push(self.folder.clone());
+        }
+        self.folder.lock().folders.insert(watch, folder.to_owned());
         Ok(())
     }
 
     /// Whether the file was created or written and not closed since, according to events.
     pub(crate) fn is_written(&self, file: &Path) -> bool {
-        self.shared.lock().written.get(file).is_some_and(|since| since.elapsed() < WRITTEN_TIME_MAX)
+        self.folder.lock().written.get(file).is_some_and(|since| since.elapsed() < WRITTEN_TIME_MAX)
+    }
+}
+
+impl Drop for Inotify {
+    fn drop(&mut self) {
+        let mut watches = self.instance.shared.lock();
+        let folders = std::mem::take(&mut self.folder.lock().folders);
+        folders.into_keys().for_each(|watch| self.instance.shared.leave(&mut watches, watch, &self.folder));
+    }
+}
+
+impl Instance {
+    /// A new instance, or one that is shared if there are enough, or if the kernel refuses more.
+    fn least_used() -> io::Result<Arc<Instance>> {
+        let mut instances = INSTANCES.lock().unwrap_or_else(PoisonError::into_inner);
+        instances.retain(|instance| instance.strong_count() > 0);
+        let is_full = instances.len() >= INSTANCES_MAX;
+        let started = if is_full { Err(Errno::MFILE.into()) } else { Instance::start() };
+        started.inspect(|instance| instances.push(Arc::downgrade(instance))).or_else(|error| {
+            let alive = instances.iter().filter_map(Weak::upgrade);
+            alive.min_by_key(Arc::strong_count).ok_or(error)
+        })
+    }
+
+    fn start() -> io::Result<Arc<Instance>> {
+        let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let (ended, end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let shared = Arc::new(Shared { inotify, watches: Mutex::default() });
+        let reader = shared.clone();
+        thread::Builder::new().name("files-watch".to_owned()).spawn(move || reader.run(&ended))?;
+        Ok(Arc::new(Instance { shared, _end: end }))
     }
 }
 
@@ -113,7 +170,7 @@ impl Shared {
             ];
             match poll(&mut both, None) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return self.inbox.blind(io::Error::from(error).to_string()),
+                Err(error) => return self.blind(&io::Error::from(error).to_string()),
             }
             if !both[1].revents().is_empty() {
                 return;
@@ -126,7 +183,7 @@ impl Shared {
                     }
                     Err(Errno::AGAIN) => break,
                     Err(Errno::INTR) => {}
-                    Err(error) => return self.inbox.blind(io::Error::from(error).to_string()),
+                    Err(error) => return self.blind(&io::Error::from(error).to_string()),
                 }
             }
         }
@@ -134,29 +191,60 @@ impl Shared {
 
     fn event(&self, watch: i32, what: ReadFlags, name: Option<&OsStr>) {
         if what.contains(ReadFlags::QUEUE_OVERFLOW) {
-            return self.inbox.blind("its queue overflowed (fs.inotify.max_queued_events)".to_owned());
+            return self.blind("its queue overflowed (fs.inotify.max_queued_events)");
         }
-        let mut state = self.lock();
+        let mut watches = self.lock();
         if what.contains(ReadFlags::IGNORED) {
-            state.folders.remove(&watch);
-            return;
+            let watchers = watches.remove(&watch).unwrap_or_default();
+            return watchers.iter().for_each(|folder| drop(folder.lock().folders.remove(&watch)));
         }
-        let Some(folder) = state.folders.get(&watch) else { return };
+        for folder in watches.get(&watch).cloned().unwrap_or_default() {
+            let gone = folder.event(watch, what, name);
+            gone.into_iter().for_each(|watch| self.leave(&mut watches, watch, &folder));
+        }
+    }
+
+    /// A served folder does not watch this one any more.
+    fn leave(&self, watches: &mut HashMap<i32, Vec<Arc<Folder>>>, watch: i32, folder: &Arc<Folder>) {
+        let Some(watchers) = watches.get_mut(&watch) else { return };
+        watchers.retain(|watcher| !Arc::ptr_eq(watcher, folder));
+        if watchers.is_empty() {
+            watches.remove(&watch);
+            // It may be gone.
+            let _ = remove_watch(&self.inotify, watch);
+        }
+    }
+
+    /// All folders may miss changes.
+    fn blind(&self, reason: &str) {
+        let watches = self.lock();
+        watches.values().flatten().for_each(|folder| folder.inbox.blind(reason.to_owned()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<i32, Vec<Arc<Folder>>>> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Folder {
+    /// Handles an event. Returns the watches of folders that were moved away.
+    fn event(&self, watch: i32, what: ReadFlags, name: Option<&OsStr>) -> Vec<i32> {
+        let mut state = self.lock();
+        let Some(folder) = state.folders.get(&watch) else { return Vec::new() };
         let path = name.map_or_else(|| folder.clone(), |name| folder.join(name));
-        if state.note(&path, what) {
-            if what.contains(ReadFlags::MOVED_FROM | ReadFlags::ISDIR) {
-                // It is watched again under its new path.
-                state.folders.retain(|watch, folder| {
-                    let stays = !folder.starts_with(&path);
-                    if !stays {
-                        let _ = remove_watch(&self.inotify, *watch);
-                    }
-                    stays
-                });
-            }
-            drop(state);
-            self.inbox.changed(path);
+        if !state.note(&path, what) {
+            return Vec::new();
         }
+        let mut gone = Vec::new();
+        if what.contains(ReadFlags::MOVED_FROM | ReadFlags::ISDIR) {
+            // It is watched again under its new path.
+            gone.extend(
+                state.folders.extract_if(|_, folder| folder.starts_with(&path)).map(|(watch, _)| watch),
+            );
+        }
+        drop(state);
+        self.inbox.changed(path);
+        gone
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -193,11 +281,7 @@ mod tests {
     use super::*;
 
     fn next(inbox: &Inbox) -> Vec<PathBuf> {
-        inbox
-            .take(Instant::now() + Duration::from_secs(30), Duration::from_millis(300))
-            .changed
-            .into_iter()
-            .collect()
+        inbox.take(Instant::now() + Duration::from_secs(30)).changed.into_iter().collect()
     }
 
     #[test]
@@ -227,10 +311,45 @@ mod tests {
 
     #[test]
     fn an_overflow_is_reported() {
+        let folder = Folder::new();
         let inbox = Arc::new(Inbox::default());
-        let inotify = Inotify::start(Path::new("/"), inbox.clone()).unwrap();
-        inotify.shared.event(-1, ReadFlags::QUEUE_OVERFLOW, None);
-        assert!(inbox.take(Instant::now(), Duration::ZERO).blind.is_some());
+        let inotify = Inotify::start(&folder.0, inbox.clone()).unwrap();
+        inotify.watch(Path::new("")).unwrap();
+        inotify.instance.shared.event(-1, ReadFlags::QUEUE_OVERFLOW, None);
+        assert!(inbox.take_now().blind.is_some());
+    }
+
+    #[test]
+    fn folders_share_instances_and_the_watches_of_folders_that_they_have_in_common() {
+        let folder = Folder::new();
+        std::fs::create_dir(folder.0.join("sub")).unwrap();
+        let start = |root: PathBuf| {
+            let inbox = Arc::new(Inbox::default());
+            (Inotify::start(&root, inbox.clone()).unwrap(), inbox)
+        };
+        let mut many: Vec<_> = (0..2 * INSTANCES_MAX).map(|_| start(folder.0.clone())).collect();
+        let alive = || INSTANCES.lock().unwrap().iter().filter_map(Weak::upgrade).count();
+        assert!(alive() <= INSTANCES_MAX, "{}", alive());
+        // Of one instance: a folder, and a folder in it.
+        let (outer, outer_inbox) = many.pop().unwrap();
+        let inner_inbox = Arc::new(Inbox::default());
+        let root = folder.0.join("sub");
+        let served = super::Folder { root, state: Mutex::default(), inbox: inner_inbox.clone() };
+        let inner = Inotify { folder: Arc::new(served), instance: outer.instance.clone() };
+        outer.watch(Path::new("")).unwrap();
+        outer.watch(Path::new("sub")).unwrap();
+        inner.watch(Path::new("")).unwrap();
+        std::fs::write(folder.0.join("sub/a"), "").unwrap();
+        assert_eq!(next(&outer_inbox), [PathBuf::from("sub/a")]);
+        assert_eq!(next(&inner_inbox), [PathBuf::from("a")]);
+        drop(outer);
+        std::fs::write(folder.0.join("sub/b"), "").unwrap();
+        assert_eq!(next(&inner_inbox), [PathBuf::from("b")], "the other one still watches it");
+        assert!(outer_inbox.take_now().changed.is_empty());
+        let shared = inner.instance.shared.clone();
+        drop(inner);
+        // Other tests may share the instance.
+        assert!(!shared.lock().values().flatten().any(|watcher| watcher.root.starts_with(&folder.0)));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Static files: everything that can be computed in advance is.
 //!
 //! ```text
-//! disk ── scan ──> indexer (one thread) ── publish ──> Tree ── atomic swap ──> answer (each worker)
+//! disk ── scan ──> indexer (pool.rs) ─── publish ───> Tree ── atomic swap ──> answer (each worker)
 //!           ^        │  ^  ^                                                     │  │
-//!           │        │  │  └── precompress (one thread) <──── requested ─────────┤  └─ disk: what is not in memory,
+//!           │        │  │  └── precompress <───────────────── requested ─────────┤  └─ disk: what is not in memory,
 //!           │        │  └───────────── inbox <── requested, and not in memory ───┘     and all before the first scan
 //!           │        └── memory: what stays in it                                      has ended
 //!           └── watch: inotify, or a sweep of times
@@ -12,6 +12,9 @@
 //! A worker looks a path up in the tree and finds an entry with encoded heads and the body. After the first scan, a
 //! path that is not in the tree does not exist. Small files are kept in memory, large ones are sent by the kernel.
 //! All files are opened by one function (`source.rs`), and no path from a client leads out of the folder.
+//!
+//! There may be thousands of folders: they share the threads that index, compress and read events of inotify, a few of each kind. A
+//! folder on a volume that may hang has its own (`remote.rs`).
 //!
 //! A file may have compressed forms beside it (`x.css.gz`), or have only these (`Entry::compressed_only`).
 //!
@@ -37,6 +40,7 @@ mod load;
 mod memory;
 mod names;
 mod opened;
+mod pool;
 mod precompress;
 mod remote;
 mod scan;
@@ -133,7 +137,7 @@ impl Default for Plan {
     }
 }
 
-/// A folder that is being served; clones share it. Its threads end when the last clone is dropped.
+/// A folder that is being served; clones share it. It is not watched any more when the last clone is dropped.
 #[derive(Clone)]
 pub struct Site {
     site: Arc<indexer::FolderState>,

@@ -1,7 +1,8 @@
-//! Compresses text in advance on a thread with the lowest priority, requested files first.
+//! Compresses text in advance on threads with the lowest priority, requested files first.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
 
 use bytes::Bytes;
 use flatout_wire::accept::Coding;
@@ -13,11 +14,15 @@ use flatout_compress::{compressed, give_way};
 /// Requested texts in the queue; further ones wait with the rest.
 const REQUESTED_MAX: usize = 4096;
 
-/// Texts to be compressed. Each is at most once in each queue, so the queues are bounded by the number of files.
-#[derive(Default)]
+/// Threads that compress the texts of folders without threads of their own.
+const SHARED_THREADS_MAX: usize = 4;
+
+/// Texts of a folder to be compressed. Each is at most once in each queue, so the queues are bounded by the number of files.
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
     arrived: Condvar,
+    /// The folder's.
+    inbox: Arc<Inbox>,
 }
 
 #[derive(Default)]
@@ -25,25 +30,72 @@ struct Waiting {
     requested: VecDeque<Arc<Entry>>,
     rest: VecDeque<Weak<Entry>>,
     is_over: bool,
+    /// It has no thread of its own.
+    is_shared: bool,
+    /// It is among the folders that the shared threads serve in turn.
+    is_listed: bool,
+}
+
+/// The threads for folders without their own, and the folders that have texts, each once.
+struct Compressors {
+    state: Mutex<CompressorsState>,
+    arrived: Condvar,
+}
+
+struct CompressorsState {
+    folders: VecDeque<Arc<Queue>>,
+    threads: usize,
+    idle: usize,
+}
+
+static COMPRESSORS: Compressors = Compressors {
+    state: Mutex::new(CompressorsState { folders: VecDeque::new(), threads: 0, idle: 0 }),
+    arrived: Condvar::new(),
+};
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.requested.is_empty() && self.rest.is_empty()
+    }
 }
 
 impl Queue {
+    pub(crate) fn new(inbox: Arc<Inbox>) -> Queue {
+        Queue { waiting: Mutex::default(), arrived: Condvar::new(), inbox }
+    }
+
+    /// The folder has no thread of its own.
+    pub(crate) fn share_threads(&self) {
+        self.lock().is_shared = true;
+    }
+
     /// A client accepts a compressed form: it goes first.
-    pub(crate) fn request(&self, entry: &Arc<Entry>) {
+    pub(crate) fn request(self: &Arc<Self>, entry: &Arc<Entry>) {
         if entry.note_precompression_request() {
             let mut waiting = self.lock();
             if waiting.requested.len() < REQUESTED_MAX {
                 waiting.requested.push_back(entry.clone());
-                self.arrived.notify_one();
+                self.wake(waiting);
             }
         }
     }
 
     /// It is compressed when no requested text waits.
-    pub(crate) fn add(&self, entry: &Arc<Entry>) {
+    pub(crate) fn add(self: &Arc<Self>, entry: &Arc<Entry>) {
         if entry.note_precompression_queued() {
-            self.lock().rest.push_back(Arc::downgrade(entry));
-            self.arrived.notify_one();
+            let mut waiting = self.lock();
+            waiting.rest.push_back(Arc::downgrade(entry));
+            self.wake(waiting);
+        }
+    }
+
+    fn wake(self: &Arc<Self>, mut waiting: MutexGuard<'_, Waiting>) {
+        if !waiting.is_shared {
+            return self.arrived.notify_one();
+        }
+        if !std::mem::replace(&mut waiting.is_listed, true) {
+            drop(waiting);
+            COMPRESSORS.add(self.clone());
         }
     }
 
@@ -56,26 +108,31 @@ impl Queue {
     /// Waits for the next text: returns it with its plain bytes. `None` after the end.
     fn next(&self) -> Option<(Arc<Entry>, Bytes)> {
         loop {
-            let is_idle = |waiting: &mut Waiting| {
-                waiting.requested.is_empty() && waiting.rest.is_empty() && !waiting.is_over
-            };
+            let is_idle = |waiting: &mut Waiting| waiting.is_empty() && !waiting.is_over;
             let waiting = self.arrived.wait_while(self.lock(), is_idle);
-            let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+            let waiting = waiting.unwrap_or_else(PoisonError::into_inner);
             if waiting.is_over {
                 return None;
             }
-            let entry = waiting.requested.pop_front().or_else(|| {
-                let rest = waiting.rest.pop_front()?.upgrade()?;
-                rest.clear_precompression_queued();
-                Some(rest)
-            });
-            drop(waiting);
-            if let Some(entry) = entry.filter(|entry| !entry.is_gone())
-                && let Some(plain) = entry.begin_pressing()
-            {
-                return Some((entry, plain));
+            if let Some(text) = taken(waiting) {
+                return Some(text);
             }
         }
+    }
+
+    /// Compresses the next text, if there is one. Returns whether the folder is still served.
+    fn press_one(&self) -> bool {
+        let waiting = self.lock();
+        if waiting.is_over {
+            return false;
+        }
+        taken(waiting).is_none_or(|text| self.press(text))
+    }
+
+    /// Compresses a text, and keeps the results that are worth it. Returns whether the folder is still served.
+    fn press(&self, (entry, plain): (Arc<Entry>, Bytes)) -> bool {
+        let variants = variants(&plain);
+        variants.is_empty() || self.inbox.compressed((entry, variants))
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -83,12 +140,71 @@ impl Queue {
     }
 }
 
-/// Compresses queued files and returns results that are worth keeping, until it is stopped.
-pub(crate) fn run(queue: &Queue, indexer: &Inbox) {
+/// The next text, with its plain bytes, if it is still to be compressed.
+fn taken(mut waiting: MutexGuard<'_, Waiting>) -> Option<(Arc<Entry>, Bytes)> {
+    let entry = waiting.requested.pop_front().or_else(|| {
+        let rest = waiting.rest.pop_front()?.upgrade()?;
+        rest.clear_precompression_queued();
+        Some(rest)
+    });
+    drop(waiting);
+    let entry = entry.filter(|entry| !entry.is_gone())?;
+    let plain = entry.begin_pressing()?;
+    Some((entry, plain))
+}
+
+impl Compressors {
+    /// A folder has texts. Starts another thread if all are busy; if that is not possible, one of the others gets there.
+    fn add(&self, folder: Arc<Queue>) {
+        let mut state = self.lock();
+        state.folders.push_back(folder);
+        if state.idle == 0 && state.threads < SHARED_THREADS_MAX {
+            let thread = thread::Builder::new().name("files-compress".to_owned());
+            let started = thread.spawn(|| {
+                give_way();
+                COMPRESSORS.run();
+            });
+            state.threads += usize::from(started.is_ok());
+        }
+        self.arrived.notify_one();
+    }
+
+    fn run(&self) {
+        loop {
+            let folder = self.next();
+            let is_served = folder.press_one();
+            let mut waiting = folder.lock();
+            waiting.is_listed = is_served && !waiting.is_empty();
+            if waiting.is_listed {
+                drop(waiting);
+                self.add(folder);
+            }
+        }
+    }
+
+    /// The folder whose turn it is.
+    fn next(&self) -> Arc<Queue> {
+        let mut state = self.lock();
+        loop {
+            if let Some(folder) = state.folders.pop_front() {
+                return folder;
+            }
+            state.idle += 1;
+            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CompressorsState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Compresses the texts of a folder until the folder is not served any more.
+pub(crate) fn run(queue: &Queue) {
     give_way();
-    while let Some((entry, plain)) = queue.next() {
-        let variants = variants(&plain);
-        if !variants.is_empty() && !indexer.compressed((entry, variants)) {
+    while let Some(text) = queue.next() {
+        if !queue.press(text) {
             return;
         }
     }
@@ -118,7 +234,7 @@ mod tests {
 
     #[test]
     fn requested_files_are_first_and_none_repeats() {
-        let queue = Queue::default();
+        let queue = Arc::new(Queue::new(Arc::default()));
         let entries: Vec<Arc<Entry>> = ["a.css", "b.css", "c.css", "d.png"].map(entry).into();
         entries.iter().for_each(|entry| queue.add(entry));
         queue.request(&entries[2]);

@@ -14,7 +14,7 @@ use super::indexer::{self, FolderState, Indexer};
 use super::load::load;
 use super::opened::OpenFiles;
 use super::tree::Node;
-use super::{Listing, NamePattern, Plan, Watch};
+use super::{Listing, NamePattern, Plan, Site, Watch, pool};
 
 /// A folder that is removed with its test.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -79,7 +79,7 @@ impl ManualKeeper {
 
     /// Handles all messages so far.
     fn hear(&mut self) {
-        let told = self.site.inbox.take(Instant::now() + Duration::from_secs(30), Duration::from_millis(300));
+        let told = self.site.inbox.take(Instant::now() + Duration::from_secs(30));
         self.indexer.turn(&self.site, told);
     }
 
@@ -204,7 +204,7 @@ fn scans_replace_a_failed_watcher() {
     assert!(kept.indexer.watching.inotify().is_some());
     kept.write("b", "b");
     // The change was lost together with the watch.
-    kept.site.inbox.take(Instant::now() + Duration::from_secs(30), Duration::from_millis(300));
+    kept.site.inbox.take(Instant::now() + Duration::from_secs(30));
     kept.indexer.turn(&kept.site, Batch { blind: Some("a test".to_owned()), ..Batch::default() });
     assert_eq!(kept.text("/b").as_deref(), Some("b"));
     assert!(kept.indexer.watching.inotify().is_none() && kept.indexer.watching.due().is_some());
@@ -215,7 +215,7 @@ fn new_files_in_new_folders_are_reported() {
     let mut kept = ManualKeeper::new(&[("a", "a")], |_| {});
     kept.write("new/deep/first", "first");
     // The scan itself watches what it finds, without waiting for the watcher.
-    kept.site.inbox.take(Instant::now() + Duration::from_secs(30), Duration::from_millis(300));
+    kept.site.inbox.take(Instant::now() + Duration::from_secs(30));
     kept.look("new");
     assert_eq!(kept.text("/new/deep/first").as_deref(), Some("first"));
     kept.write("new/deep/second", "second");
@@ -353,4 +353,45 @@ fn a_compressed_file_appears_when_it_is_whole() {
     std::fs::remove_file(&path).unwrap();
     kept.look("a.css.gz");
     assert!(kept.entry("/a.css").is_none());
+}
+
+/// The threads of this process with this name.
+fn threads(name: &str) -> usize {
+    let all = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    all.filter(|thread| {
+        std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
+    })
+    .count()
+}
+
+fn wait_until(what: &str, is_true: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_true() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn many_folders_share_threads() {
+    const FOLDERS: usize = 200;
+    let folder = Folder::new();
+    let open = |at: usize| {
+        folder.write(&format!("{at}/a.css"), &"a text ".repeat(200));
+        Site::open(Plan { root: folder.0.join(at.to_string()), ..Plan::default() }).unwrap()
+    };
+    let sites: Vec<Site> = (0..FOLDERS).map(open).collect();
+    wait_until("all are compressed", || sites.iter().all(|site| site.memory_bytes() > 1400));
+    // Other tests have some threads of their own.
+    for name in ["files-indexer", "files-compress", "files-watch"] {
+        assert!((1..FOLDERS / 2).contains(&threads(name)), "{name}: {}", threads(name));
+    }
+    for at in 0..FOLDERS {
+        folder.write(&format!("{at}/b.css"), "b");
+    }
+    wait_until("all changes are found", || sites.iter().all(|site| site.files_count() == 2));
+    let ended: Vec<_> = sites.iter().map(|site| Arc::downgrade(&site.site)).collect();
+    drop(sites);
+    wait_until("nothing is left", || ended.iter().all(|site| site.strong_count() == 0));
+    wait_until("no task is left", || pool::count() < FOLDERS);
 }

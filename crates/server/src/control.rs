@@ -310,6 +310,7 @@ impl Running {
         prerender::prepare(checked)?;
         let former = self.live.opened();
         let opened = start::open(checked, &former.hub, Some(&former))?;
+        opened.sites.copy_for(self.handle.workers_count(), &former.sites);
         let acceptor = self.secure.as_ref().map(|secure| &secure.acceptor);
         let change = self.handle.prepare(checked.listening(acceptor)).map_err(Failure::from)?;
         // From here on nothing fails. In this order, so that a new listener never serves the old plan.

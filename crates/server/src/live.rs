@@ -140,7 +140,7 @@ impl Source for Live {
     }
 }
 
-/// A worker's service, and its copies of the sites; those that `former` has too are kept.
+/// A worker's service, and its sites; copies that `former` has too are kept.
 fn made(
     opened: &Opened,
     former: &WorkerSites,
@@ -149,7 +149,7 @@ fn made(
     worker_channels: &OnceCell<Rc<WorkerChannels>>,
 ) -> (Rc<dyn Service>, WorkerSites) {
     let notes = proxy_worker.notes().cloned();
-    let worker_sites = opened.sites.worker_sites(former, notes.as_ref());
+    let worker_sites = opened.sites.worker_sites(former);
     let forwarding: Rc<dyn Forwarding> = match &opened.cache {
         Some(cache) => cache.before(worker, proxy_worker),
         None => proxy_worker,
@@ -160,7 +160,8 @@ fn made(
         .has_push()
         .then(|| worker_channels.get_or_init(|| WorkerChannels::new(&opened.hub, &worker.lane)).clone());
     let lane = Some(worker.lane.clone());
-    let service = opened.sites.service_of(&worker_sites, forwarding, worker_channels, lane).into();
+    let service =
+        opened.sites.service_of(&worker_sites, forwarding, worker_channels, lane, notes.as_ref()).into();
     (service, worker_sites)
 }
 
@@ -177,7 +178,7 @@ pub(crate) struct LiveService {
     worker: Worker,
     count: Cell<u64>,
     service: RefCell<Rc<dyn Service>>,
-    /// The sites that it serves, and its copies of them.
+    /// The sites that it serves, and its own of them.
     sites: RefCell<(Sites, WorkerSites)>,
     /// Its upstream connections.
     proxy_worker: RefCell<Rc<ProxyWorker>>,

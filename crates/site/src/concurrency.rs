@@ -87,6 +87,11 @@ impl Gate {
         GateResult::Queued(receiver)
     }
 
+    /// How many requests are in progress.
+    pub(crate) fn in_progress(&self) -> u64 {
+        self.lock().values().map(|key| u64::from(key.under_way)).sum()
+    }
+
     /// Passes a permit to the next waiter in the queue, or releases it.
     fn leave(self: Arc<Self>, key: u64) {
         let mut permit = Permit { gate: Some(self.clone()), key };

@@ -113,7 +113,7 @@ pub enum AdviceKind {
 pub fn advice(plan: &Plan) -> Result<Vec<Advice>, Fault> {
     let compiled = Compiled::new(plan)?;
     let mut found = Vec::new();
-    for (site, (planned, opened)) in plan.sites.iter().zip(&compiled.sites).enumerate() {
+    for (site, (planned, opened)) in plan.sites.iter().zip(&*compiled.sites).enumerate() {
         for (at, route) in planned.routes.iter().enumerate() {
             if let Some(other) = behind(&planned.routes, at, &opened.table) {
                 found.push(Advice { site, route: at, other, kind: AdviceKind::Methods });

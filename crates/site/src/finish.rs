@@ -88,9 +88,14 @@ pub(crate) struct Needs {
 }
 
 impl Finishers {
-    /// `notes` are the worker's; they are asked for attempts at upstreams if a rule shows them.
+    /// Without rules.
+    pub(crate) fn none() -> Finishers {
+        Finishers::new(ResponseRules::default(), None)
+    }
+
+    /// `notes` are the worker's, which have the attempts at upstreams if a rule shows them.
     pub(crate) fn new(rules: ResponseRules, notes: Option<&Rc<Notes>>) -> Finishers {
-        let notes = notes.filter(|_| rules.uses_attempts()).inspect(|notes| notes.want_upstreams()).cloned();
+        let notes = notes.filter(|_| rules.uses_attempts()).cloned();
         let names_origins = rules.cors.is_some();
         let is_same = rules.has_constant_values()
             && rules.upstream.is_constant()

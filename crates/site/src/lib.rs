@@ -51,8 +51,10 @@ mod upstream_redirect;
 mod values;
 mod worker;
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -78,6 +80,7 @@ pub use worker::WorkerSites;
 #[derive(Clone)]
 pub struct Sites {
     compiled: Arc<compiled::Compiled>,
+    copies: worker::Copies,
     folder_plans: Vec<files::Plan>,
     folders: Vec<files::Site>,
     passwords: Option<Arc<passwords::Passwords>>,
@@ -115,8 +118,10 @@ pub fn open_after(plan: &Plan, former: Option<&Sites>) -> Result<Sites, Error> {
     let known = former.and_then(|former| former.passwords.clone());
     let start = || known.map_or_else(|| passwords::Passwords::start().map(Arc::new), Ok);
     let passwords = compiled.has_passwords().then(start);
+    let former_folders = former.map(Sites::folders_by_root).unwrap_or_default();
     let open = |(at, folder): (usize, &files::Plan)| {
-        let known = former.and_then(|former| former.folder(folder));
+        let here = former_folders.get(&*folder.root).into_iter().flatten();
+        let known = here.copied().find(|(plan, _)| *plan == folder).map(|(_, opened)| opened.clone());
         known.map_or_else(|| files::Site::open(folder.clone()), Ok).map_err(|error| Error::Folder(at, error))
     };
     Ok(Sites {
@@ -124,6 +129,7 @@ pub fn open_after(plan: &Plan, former: Option<&Sites>) -> Result<Sites, Error> {
         folder_plans: plan.folders.clone(),
         folders: plan.folders.iter().enumerate().map(open).collect::<Result<_, Error>>()?,
         compiled: Arc::new(compiled),
+        copies: worker::Copies::default(),
         listed: Arc::new(listed::listed(plan)),
     })
 }
@@ -238,10 +244,13 @@ impl Sites {
         self.compiled.sites.iter().flat_map(|site| site.routes.iter().filter_map(of)).max()
     }
 
-    /// The folder with exactly these settings.
-    fn folder(&self, plan: &files::Plan) -> Option<files::Site> {
-        let at = self.folder_plans.iter().position(|known| known == plan)?;
-        self.folders.get(at).cloned()
+    /// The folders with their settings.
+    fn folders_by_root(&self) -> HashMap<&Path, Vec<(&files::Plan, &files::Site)>> {
+        let mut folders: HashMap<&Path, Vec<_>> = HashMap::new();
+        for (plan, opened) in self.folder_plans.iter().zip(&self.folders) {
+            folders.entry(&plan.root).or_default().push((plan, opened));
+        }
+        folders
     }
 
     /// One worker's service; made on its thread.
@@ -258,27 +267,39 @@ impl Sites {
         lane: Option<Lane>,
         notes: Option<&Rc<Notes>>,
     ) -> Box<dyn Service> {
-        let worker_sites = self.worker_sites(&WorkerSites::default(), notes);
-        self.service_of(&worker_sites, forwarding, worker_channels, lane)
+        let worker_sites = self.worker_sites(&WorkerSites::default());
+        self.service_of(&worker_sites, forwarding, worker_channels, lane, notes)
     }
 
-    /// A worker's copies of the sites, after those of the plan before.
-    pub fn worker_sites(&self, former: &WorkerSites, notes: Option<&Rc<Notes>>) -> WorkerSites {
-        WorkerSites::after(&self.compiled.sites, former, notes)
+    /// How many requests in progress count for a limit of requests at once.
+    pub fn permits(&self) -> u64 {
+        self.compiled.permits()
     }
 
-    /// Like `service_with`, with the worker's copies of these sites.
+    /// Makes what each worker will need, so that its requests do not wait for that. `former` are the sites that these replace.
+    pub fn copy_for(&self, workers: usize, former: &Sites) {
+        self.copies.make(workers, &self.compiled.sites, &former.compiled.sites);
+    }
+
+    /// A worker's sites, after those of the plan before.
+    pub fn worker_sites(&self, former: &WorkerSites) -> WorkerSites {
+        WorkerSites::after(&self.compiled.sites, former, &self.copies)
+    }
+
+    /// Like `service_with`, with the worker's own of these sites.
     pub fn service_of(
         &self,
         worker_sites: &WorkerSites,
         forwarding: Rc<dyn Forwarding>,
         worker_channels: Option<Rc<WorkerChannels>>,
         lane: Option<Lane>,
+        notes: Option<&Rc<Notes>>,
     ) -> Box<dyn Service> {
         let folders = self.folders.iter().map(files::Site::part_of_site).collect();
         let sites = (&*self.compiled, worker_sites);
         let passwords = self.passwords.clone();
-        let worker = worker::SiteWorker::new(sites, folders, passwords, forwarding, worker_channels, lane);
+        let worker =
+            worker::SiteWorker::new(sites, folders, passwords, forwarding, worker_channels, (lane, notes));
         Box::new(worker.service())
     }
 }

@@ -1,10 +1,10 @@
 //! One worker's part of all sites. The way of a request through them is the table in `steps.rs`.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use flatout_engine::{BodyPlan, Lane, Prepared, Reply, Request, RequestBody, Response, Service, Ticket, bug};
@@ -12,7 +12,9 @@ use flatout_wire::target::PathForm;
 use flatout_wire::{Framing, Head, Method, Status};
 
 use super::basic::Credentials;
-use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite, Guards};
+use super::compiled::{
+    Compiled, CompiledAction, CompiledRoute, CompiledSite, Guards, ResponseRules, SiteList,
+};
 use super::facts::Uses;
 use super::finish::{BlockNeeds, Finishers, Needs};
 use super::passwords::Passwords;
@@ -26,7 +28,7 @@ use flatout_push::WorkerChannels;
 /// The longest body of a request that a field may have in it; others leave it empty.
 const BODY_VALUE_BYTES_MAX: usize = 16 << 10;
 
-/// One worker's copy of all sites.
+/// One worker's part of all sites.
 pub(crate) struct SiteWorker {
     pub(crate) compiled: Compiled,
     pub(crate) folders: Vec<Box<dyn Service>>,
@@ -36,11 +38,13 @@ pub(crate) struct SiteWorker {
     pub(crate) worker_channels: Option<Rc<WorkerChannels>>,
     /// The worker's lane; `None` in tests without a server.
     pub(crate) lane: Option<Lane>,
-    /// By site.
-    finishers: Vec<Rc<SiteFinishers>>,
+    /// By site; made at its first request.
+    finishers: Vec<OnceCell<Box<SiteFinishers>>>,
     /// Used when no site matches.
     no_finishers: Finishers,
     no_guards: Guards,
+    /// The worker's notes, for rules that show attempts at upstreams.
+    notes: Option<Rc<Notes>>,
     /// This worker, for responses whose rules need it.
     this: OnceCell<Weak<SiteWorker>>,
     /// Some requests get the same response as an identical earlier one.
@@ -54,57 +58,72 @@ pub(crate) struct SiteWorker {
 /// Those of each route, and those used when no route matches.
 type SiteFinishers = (Vec<Finishers>, Finishers);
 
-/// A worker's copies of sites. Sites that the next plan keeps are not copied again.
+/// A worker's sites: those of the plan, and copies of those with expressions. Copies that the next plan keeps are not made again.
 #[derive(Default)]
-pub struct WorkerSites(Vec<WorkerSite>);
+pub struct WorkerSites {
+    shared: SiteList,
+    own: SiteList,
+}
 
-/// A site, and the worker's own copy.
-#[derive(Clone)]
-struct WorkerSite {
-    shared: Arc<CompiledSite>,
-    /// With memory of its own for expressions, which threads would otherwise contend for.
-    own: Arc<CompiledSite>,
-    finishers: Rc<SiteFinishers>,
+/// A copy, by the site that it is of.
+type Known<'c> = HashMap<*const CompiledSite, &'c Arc<CompiledSite>>;
+
+/// Copies that workers have not taken yet: one list for each, of the sites with expressions that the plan before did not have.
+#[derive(Clone, Default)]
+pub(crate) struct Copies(Arc<Mutex<Vec<WorkerSites>>>);
+
+impl Copies {
+    pub(crate) fn make(&self, workers: usize, sites: &SiteList, former: &SiteList) {
+        let former: HashSet<*const CompiledSite> = former.iter().map(Arc::as_ptr).collect();
+        let is_new = |site: &&Arc<CompiledSite>| site.has_expressions && !former.contains(&Arc::as_ptr(site));
+        let shared: Vec<&Arc<CompiledSite>> = sites.iter().filter(is_new).collect();
+        let copies = || WorkerSites {
+            shared: shared.iter().copied().cloned().collect(),
+            own: shared.iter().map(|site| Arc::new(CompiledSite::clone(site))).collect(),
+        };
+        let made = (0..workers).map(|_| copies()).collect();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = made;
+    }
+
+    /// Those of one worker; none if all were taken.
+    fn take(&self) -> WorkerSites {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
 }
 
 impl WorkerSites {
-    /// Copies of these sites, after those of the plan before.
-    pub(crate) fn after(
-        sites: &[Arc<CompiledSite>],
-        former: &WorkerSites,
-        notes: Option<&Rc<Notes>>,
-    ) -> WorkerSites {
-        let known: HashMap<*const CompiledSite, &WorkerSite> =
-            former.0.iter().map(|it| (Arc::as_ptr(&it.shared), it)).collect();
-        let made = |shared: &Arc<CompiledSite>| match known.get(&Arc::as_ptr(shared)) {
-            Some(known) => WorkerSite::clone(known),
-            None => WorkerSite::new(shared, notes),
+    /// Those of this plan, after those of the plan before.
+    pub(crate) fn after(sites: &SiteList, former: &WorkerSites, made: &Copies) -> WorkerSites {
+        let made = made.take();
+        let mut known: Known<'_> = former.copies().collect();
+        known.extend(made.copies());
+        let own = |shared: &Arc<CompiledSite>| match known.get(&Arc::as_ptr(shared)) {
+            Some(&own) => own.clone(),
+            None if shared.has_expressions => Arc::new(CompiledSite::clone(shared)),
+            None => shared.clone(),
         };
-        WorkerSites(sites.iter().map(made).collect())
+        WorkerSites { shared: sites.iter().cloned().collect(), own: sites.iter().map(own).collect() }
+    }
+
+    fn copies(&self) -> impl Iterator<Item = (*const CompiledSite, &Arc<CompiledSite>)> {
+        let both = self.shared.iter().zip(&*self.own);
+        both.filter(|(shared, _)| shared.has_expressions).map(|(shared, own)| (Arc::as_ptr(shared), own))
     }
 }
 
 #[cfg(test)]
 impl WorkerSites {
-    /// Whether each copy is one of `former`.
-    pub(crate) fn shared_with(&self, former: &WorkerSites) -> Vec<bool> {
-        let is_known = |site: &WorkerSite| former.0.iter().any(|it| Arc::ptr_eq(&it.own, &site.own));
-        self.0.iter().map(is_known).collect()
-    }
-}
-
-impl WorkerSite {
-    fn new(shared: &Arc<CompiledSite>, notes: Option<&Rc<Notes>>) -> WorkerSite {
-        let own = CompiledSite::clone(shared);
-        let routes = own.routes.iter().map(|route| Finishers::new(route.response.clone(), notes)).collect();
-        let rest = Finishers::new(own.rest_response.clone(), notes);
-        WorkerSite { shared: shared.clone(), own: Arc::new(own), finishers: Rc::new((routes, rest)) }
+    /// Whether each site is a copy, and one of `former`.
+    pub(crate) fn copied(&self, former: &WorkerSites) -> Vec<(bool, bool)> {
+        let is_known = |site: &Arc<CompiledSite>| former.own.iter().any(|own| Arc::ptr_eq(own, site));
+        let is_copy = |(shared, own): (&Arc<CompiledSite>, &Arc<CompiledSite>)| !Arc::ptr_eq(shared, own);
+        self.shared.iter().zip(&*self.own).map(|it| (is_copy(it), is_known(it.1))).collect()
     }
 }
 
 impl std::fmt::Debug for WorkerSites {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WorkerSites").field("count", &self.0.len()).finish_non_exhaustive()
+        f.debug_struct("WorkerSites").field("count", &self.own.len()).finish_non_exhaustive()
     }
 }
 
@@ -138,19 +157,23 @@ impl Service for SiteService {
 }
 
 impl SiteWorker {
-    /// `sites` are the worker's copies of those of the plan.
+    /// `sites` are the worker's, of this plan.
     pub(crate) fn new(
         (compiled, sites): (&Compiled, &WorkerSites),
         folders: Vec<Box<dyn Service>>,
         passwords: Option<Arc<Passwords>>,
         forwarding: Rc<dyn Forwarding>,
         worker_channels: Option<Rc<WorkerChannels>>,
-        lane: Option<Lane>,
+        (lane, notes): (Option<Lane>, Option<&Rc<Notes>>),
     ) -> SiteWorker {
-        let compiled = compiled.with_sites(sites.0.iter().map(|it| it.own.clone()).collect());
+        let compiled = compiled.with_sites(sites.own.iter().cloned().collect());
+        if let Some(notes) = notes.filter(|_| compiled.sites.iter().any(|site| site.uses_attempts())) {
+            notes.want_upstreams();
+        }
         SiteWorker {
-            finishers: sites.0.iter().map(|it| it.finishers.clone()).collect(),
-            no_finishers: Finishers::new(Default::default(), None),
+            finishers: compiled.sites.iter().map(|_| OnceCell::new()).collect(),
+            notes: notes.cloned(),
+            no_finishers: Finishers::none(),
             no_guards: Guards::default(),
             this: OnceCell::new(),
             repeats: compiled.sites.iter().any(|site| site.repeats()),
@@ -270,7 +293,10 @@ impl SiteWorker {
     }
 
     pub(super) fn finishers(&self, resolution: &Resolution<'_>) -> &Finishers {
-        let site = resolution.site.and_then(|site| self.finishers.get(site)).map(|site| &**site);
+        let site = resolution.site.and_then(|at| {
+            let made = || self.make_finishers(at);
+            self.finishers.get(at).map(|finishers| &**finishers.get_or_init(made))
+        });
         match (site, resolution.ruling_route()) {
             (Some((routes, rest)), Some(route)) => routes.get(route).unwrap_or_else(|| {
                 bug!("no rules for responses have the index {route}");
@@ -279,6 +305,15 @@ impl SiteWorker {
             (Some((_, rest)), None) => rest,
             (None, _) => &self.no_finishers,
         }
+    }
+
+    #[cold]
+    fn make_finishers(&self, at: usize) -> Box<SiteFinishers> {
+        let make = |rules: &ResponseRules| Finishers::new(rules.clone(), self.notes.as_ref());
+        let site = self.compiled.sites.get(at);
+        let routes =
+            site.into_iter().flat_map(|site| &site.routes).map(|route| make(&route.response)).collect();
+        Box::new((routes, site.map_or_else(Finishers::none, |site| make(&site.rest_response))))
     }
 
     /// Copies from a request what the rules for its response need.

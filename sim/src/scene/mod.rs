@@ -10,6 +10,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use flatout_lane::poll::EVENTS_MAX;
+use flatout_proxy::RetryOn;
 
 pub(crate) use configuration::{CacheSettings, Configuration};
 pub(crate) use faults::{DiskFaults, WAITING_MAX};
@@ -60,6 +61,8 @@ pub(crate) struct Scene {
     pub(crate) clients_fail: bool,
     /// Upstreams do.
     pub(crate) upstreams_fail: bool,
+    /// Nearly all of their responses fail.
+    pub(crate) upstreams_fail_mostly: bool,
     pub(crate) rate_min: u64,
     pub(crate) requests_per_connection_max: Option<u32>,
     /// Most requests are for a few resources whose responses may be stored.
@@ -189,6 +192,7 @@ impl Scene {
             reloads: if count > 1 { random.u32(1..=8) } else { 0 },
             clients_fail: random.bool() && !is_calm,
             upstreams_fail: random.bool() && !is_calm,
+            upstreams_fail_mostly: false,
             rate_min: if !is_calm && random.u8(..4) == 0 { 240 } else { 0 },
             requests_per_connection_max: (random.u8(..6) == 0).then(|| random.u32(1..=3)),
             shares_resources: random.bool() || is_calm,
@@ -247,6 +251,7 @@ impl Scene {
         // By a generator of its own: everything else stays as it is without a folder.
         scene.draw_folder(&mut fastrand::Rng::with_seed(random.get_seed()));
         scene.draw_operator(&mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(1)));
+        scene.draw_focus(&mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(2)));
         scene
     }
 
@@ -324,6 +329,36 @@ impl Scene {
             // Several of a worker have the same channel, and some of them are late.
             channels.subscribers = random.usize(5..=MANY_SUBSCRIBERS);
             channels.is_single = random.bool();
+        }
+    }
+
+    /// In some runs nothing but one limit makes requests wait or fail, so that it can be checked exactly.
+    fn draw_focus(&mut self, random: &mut fastrand::Rng) {
+        if random.u8(..12) > 0 {
+            return;
+        }
+        self.configurations.truncate(1);
+        (self.reloads, self.crashes, self.upgrades, self.server_changes) = (0, 0, 0, 0);
+        (self.accepts_per_failure, self.connections_max, self.bodies_memory_max) = (None, None, None);
+        (self.send_buffer_bytes, self.upstreams_are_hasty, self.shares_resources) = (None, false, false);
+        self.clients = random.usize(3..=8);
+        let Some(configuration) = self.configurations.first_mut() else { return };
+        configuration.keep_to_heads();
+        (configuration.cache, configuration.limit_rate, configuration.streams_max) = (None, None, None);
+        (configuration.connections_max, configuration.request_time_max) = (4096, None);
+        if random.bool() {
+            let burst = random.u32(..=3);
+            configuration.rate =
+                Some((random.u32(1..=5), burst, random.bool().then(|| random.u32(..=burst))));
+        } else {
+            (self.upstreams_fail, self.upstreams_fail_mostly) = (true, true);
+            configuration.retry_on = RetryOn {
+                error: true,
+                timeout: random.bool(),
+                invalid_response: true,
+                non_idempotent: random.bool(),
+                statuses: vec![500],
+            };
         }
     }
 

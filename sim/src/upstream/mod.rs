@@ -337,8 +337,8 @@ impl Behaviour {
 
     fn draw(random: &mut fastrand::Rng, scene: &Scene) -> Behaviour {
         let faults = [Fault::NoResponse, Fault::HalfResponse, Fault::Silence, Fault::Garbage, Fault::Deaf];
-        let fault =
-            (scene.upstreams_fail && random.u8(..6) == 0).then(|| *random.choice(&faults).expect("some"));
+        let fails = scene.upstreams_fail && (random.u8(..6) == 0) != scene.upstreams_fail_mostly;
+        let fault = fails.then(|| *random.choice(&faults).expect("some"));
         let is_hasty = scene.upstreams_are_hasty && random.u8(..4) > 0;
         Behaviour {
             start: if is_hasty || random.u8(..4) == 0 { Begin::AfterHead } else { Begin::AfterBody },

@@ -85,6 +85,12 @@ impl World {
         if let Some(observer) = observers().next() {
             observer.check(counted, &shared.model)?;
         }
+        let permits: u64 = self.servers.iter().map(|server| server.live.opened().sites.permits()).sum();
+        if permits > 0 {
+            return Err(format!(
+                "all clients are gone, and {permits} requests count for limits of requests at once"
+            ));
+        }
         let subscribers = |server: &Server| -> u32 {
             (0..CHANNELS).map(|channel| server.hub.subscribers(GROUP, &channel_name(channel))).sum()
         };

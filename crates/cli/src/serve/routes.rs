@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::path::PathBuf;
 
 use flatout_cache::Rules;
 use flatout_config::{Mistake, Node};
@@ -29,6 +30,8 @@ pub(super) struct Sites {
     pub(super) options: Vec<ServeOptions>,
     names: HashSet<String>,
     by_host: HashMap<Host, Vec<usize>>,
+    /// Folders.
+    by_root: HashMap<PathBuf, Vec<usize>>,
 }
 
 /// The host names of a site, and their positions.
@@ -354,12 +357,13 @@ impl Sites {
 
     /// The index of a folder; shared if all its settings are the same.
     fn folder(&mut self, plan: files::Plan) -> usize {
-        let text = format!("{plan:?}");
-        let same = self.plan.folders.iter().position(|folder| format!("{folder:?}") == text);
-        same.unwrap_or_else(|| {
-            self.plan.folders.push(plan);
-            self.plan.folders.len() - 1
-        })
+        let here = self.by_root.entry(plan.root.clone()).or_default();
+        if let Some(same) = here.iter().find(|at| self.plan.folders[**at] == plan) {
+            return *same;
+        }
+        here.push(self.plan.folders.len());
+        self.plan.folders.push(plan);
+        self.plan.folders.len() - 1
     }
 }
 

@@ -130,6 +130,11 @@ impl Handle {
         })
     }
 
+    /// The number of workers.
+    pub fn workers_count(&self) -> usize {
+        self.mailboxes.len()
+    }
+
     /// Figures of each worker. Makes the workers count connections by state, within the next second.
     pub fn figures_of_workers(&self) -> Vec<WorkerFigures> {
         self.stats.iter().map(|stats| stats.of_worker()).collect()

@@ -4,12 +4,15 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
 use flatout_engine::{GuestKey, Mailbox};
-use flatout_lane::jobs;
+use flatout_lane::{clock, jobs};
 
 use crate::pool::Group;
 use crate::table::{ServerId, UpstreamId};
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
+
+/// How late a request may be that has waited too long: a queue is looked at from time to time, and the clock moves in steps.
+const LATE_NS_MAX: u64 = 2_500_000_000;
 
 thread_local! {
     static WORKERS: RefCell<Vec<Weak<ProxyWorker>>> = const { RefCell::new(Vec::new()) };
@@ -87,6 +90,11 @@ impl ProxyWorker {
             }
         }
         let Group { pools, queue, shares, .. } = state.groups.at(upstream);
+        let time_max_ns = plan.queue_time_max.as_nanos() as u64 + LATE_NS_MAX;
+        let oldest_ns = clock::nanoseconds().saturating_sub(time_max_ns);
+        if queue.iter().filter_map(|job| job.queued_ns).any(|since_ns| since_ns < oldest_ns) {
+            return Err(format!("a request has waited for {name} longer than its queue-time"));
+        }
         // With several servers, or limits of them, a request may wait for one although another has room.
         let [pool] = &**pools else { return Ok(()) };
         // Nor is there room at a server that was removed: what a former configuration has waits until its time is over.

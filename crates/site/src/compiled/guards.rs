@@ -139,6 +139,11 @@ pub(crate) struct SharedLimits {
 }
 
 impl SharedLimits {
+    /// How many requests have a permit.
+    pub(super) fn permits(&self) -> u64 {
+        self.gates.iter().map(|(_, gate)| gate.in_progress()).sum()
+    }
+
     /// Limits that `former` has with the same settings are kept.
     pub(super) fn after(plan: &Plan, former: Option<&SharedLimits>) -> Result<SharedLimits, Fault> {
         let buckets = plan.rates.iter().enumerate().map(|(at, rate)| {

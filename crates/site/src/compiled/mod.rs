@@ -2,6 +2,7 @@
 
 mod blocks;
 mod guards;
+mod list;
 mod route;
 mod surroundings;
 
@@ -11,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use flatout_engine::bug;
+use flatout_expression::Regex;
 use flatout_observe::observed::RequestLogs;
 
 use super::client::Clients;
@@ -28,16 +30,17 @@ use surroundings::Surroundings;
 
 pub(crate) use blocks::{Block, ResponseBlock, all_hold, resolved_for_requests};
 pub(crate) use guards::{Authority, CompiledGate, Guards, Key};
+pub(crate) use list::SiteList;
 pub(crate) use route::{CompiledAction, CompiledCached, CompiledRoute, ResponseRules};
 
 /// Sites of one plan.
 const SITES_MAX: usize = 65_536;
 
-/// A checked plan. Clones share its sites and counters.
-#[derive(Debug, Clone)]
+/// A checked plan.
+#[derive(Debug)]
 pub(crate) struct Compiled {
     pub(crate) hosts: Hosts,
-    pub(crate) sites: Vec<Arc<CompiledSite>>,
+    pub(crate) sites: SiteList,
     /// For requests that belong to no site.
     pub(crate) clients: Arc<Clients>,
     /// A client may be another one than the peer of its connection, because of fields.
@@ -98,6 +101,8 @@ pub(crate) struct CompiledSite {
     /// The guards used when no route matches.
     pub(crate) rest: Guards,
     pub(crate) rest_response: ResponseRules,
+    /// Each worker has a copy of its own: threads would contend for the memory of its expressions.
+    pub(crate) has_expressions: bool,
 }
 
 impl Compiled {
@@ -128,8 +133,7 @@ impl Compiled {
                 |known| Ok(Arc::clone(known)),
             )
         };
-        let sites: Vec<Arc<CompiledSite>> =
-            plan.sites.iter().enumerate().map(compile).collect::<Result<_, Fault>>()?;
+        let sites = plan.sites.iter().enumerate().map(compile).collect::<Result<SiteList, Fault>>()?;
         let clients = Arc::new(Clients::new(&plan.trust));
         let sources = |surroundings| Arc::new(Sources { sites: plan.sites.clone(), surroundings });
         Ok(Compiled {
@@ -147,15 +151,31 @@ impl Compiled {
         })
     }
 
-    /// The same with copies of its sites.
-    pub(crate) fn with_sites(&self, sites: Vec<Arc<CompiledSite>>) -> Compiled {
-        Compiled { sites, ..self.clone() }
+    /// The same with a worker's own sites.
+    pub(crate) fn with_sites(&self, sites: SiteList) -> Compiled {
+        Compiled {
+            sites,
+            hosts: self.hosts.clone(),
+            clients: self.clients.clone(),
+            names_clients: self.names_clients,
+            tables: self.tables.clone(),
+            upstreams: self.upstreams.clone(),
+            addresses: self.addresses.clone(),
+            keys: self.keys.clone(),
+            counted: self.counted.clone(),
+            sources: self.sources.clone(),
+        }
+    }
+
+    /// How many requests have a permit of a limit for requests at once.
+    pub(crate) fn permits(&self) -> u64 {
+        self.counted.permits()
     }
 
     /// The sites, by what they were made from ([`SharedSite::address`]), if they are the same within other surroundings.
     fn sites_within(&self, later: &Surroundings) -> Option<HashMap<usize, &Arc<CompiledSite>>> {
         let sources = self.sources.as_ref().filter(|it| it.surroundings.are_kept_by(later))?;
-        Some(sources.sites.iter().map(SharedSite::address).zip(&self.sites).collect())
+        Some(sources.sites.iter().map(SharedSite::address).zip(&*self.sites).collect())
     }
 
     /// The upstream of this name, perhaps behind `http://`, if it is among these names.
@@ -235,6 +255,11 @@ impl CompiledSite {
         self.routes.iter().any(|route| route.cache.as_ref().is_some_and(|cache| cache.repeats))
     }
 
+    /// Whether rules for responses show the attempts at upstreams.
+    pub(crate) fn uses_attempts(&self) -> bool {
+        self.rest_response.uses_attempts() || self.routes.iter().any(|route| route.response.uses_attempts())
+    }
+
     /// Whether it is served at this listener.
     pub(crate) fn is_at(&self, listener: u16) -> bool {
         self.listeners.is_empty() || self.listeners.contains(&listener)
@@ -242,6 +267,7 @@ impl CompiledSite {
 
     fn new(parts: Parts<'_>, at: usize, site: &plan::Site) -> Result<CompiledSite, Fault> {
         tls_route::check(parts.plan, at, site)?;
+        let compiled = Regex::count_compiled();
         let table = Table::new(&site.routes, at)?;
         let place = Place::Site(at);
         let mut routes: Vec<CompiledRoute> = Vec::with_capacity(site.routes.len());
@@ -285,6 +311,7 @@ impl CompiledSite {
             routes,
             rest: Guards::new(parts, &site.rules, None, place)?,
             rest_response: ResponseRules::new(parts, &site.rules, None, place)?,
+            has_expressions: Regex::count_compiled() != compiled,
         })
     }
 }

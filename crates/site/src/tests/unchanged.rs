@@ -94,16 +94,40 @@ fn unchanged_sites_are_not_opened_again() {
 }
 
 #[test]
-fn a_worker_copies_only_sites_that_are_new() {
-    let former = plan_of_two();
+fn a_worker_copies_only_new_sites_with_expressions() {
+    let mut former = plan_of_two();
+    let expression = PathMatch::Regex { pattern: "^/[0-9]+$".to_owned(), ignore_case: false };
+    former.sites[0].routes.push(respond(expression, "number"));
     let opened = open(&former).unwrap();
-    let copies = opened.worker_sites(&WorkerSites::default(), None);
+    let first = opened.worker_sites(&WorkerSites::default());
+    assert_eq!(first.copied(&WorkerSites::default()), [(true, false), (false, false)]);
     let mut later = former.clone();
     later.sites[1].routes.clear();
     let again = open_after(&later, Some(&opened)).unwrap();
-    let next = again.worker_sites(&copies, None);
-    assert_eq!(next.shared_with(&copies), [true, false]);
-    assert_eq!(again.worker_sites(&next, None).shared_with(&next), [true, true]);
+    let next = again.worker_sites(&first);
+    assert_eq!(next.copied(&first), [(true, true), (false, false)]);
+    assert_eq!(again.worker_sites(&next).copied(&next), [(true, true), (false, true)]);
+    later.sites[0].routes.remove(0);
+    let fresh = open_after(&later, Some(&again)).unwrap().worker_sites(&next);
+    assert_eq!(fresh.copied(&next), [(true, false), (false, true)]);
+}
+
+#[test]
+fn copies_for_workers_are_made_in_advance() {
+    let mut plan = plan_of_two();
+    let expression = || PathMatch::Regex { pattern: "^/[0-9]+$".to_owned(), ignore_case: false };
+    plan.sites[0].routes.push(respond(expression(), "number"));
+    let opened = open(&plan).unwrap();
+    let workers = [(); 3].map(|()| opened.worker_sites(&WorkerSites::default()));
+    plan.sites[1].routes.push(respond(expression(), "number"));
+    let again = open_after(&plan, Some(&opened)).unwrap();
+    again.copy_for(2, &opened);
+    // The third worker makes its copy itself. None has that of another.
+    let next = workers.each_ref().map(|former| again.worker_sites(former));
+    for (at, (worker, former)) in next.iter().zip(&workers).enumerate() {
+        assert_eq!(worker.copied(former), [(true, true), (true, false)]);
+        assert!(next[..at].iter().all(|other| worker.copied(other) == [(true, false); 2]));
+    }
 }
 
 #[test]
