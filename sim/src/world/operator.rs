@@ -83,6 +83,7 @@ impl World {
         let former = self.server().live.opened();
         let opened = simulation::open(&checked, &self.server().hub, Some(&former))
             .unwrap_or_else(|failure| panic!("{failure}"));
+        opened.sites.copy_for(shared.scene.workers, &former.sites);
         self.server().live.replace(opened);
         shared.serve(next);
         shared.event(Actor::Operator, Event::Reload(next));
