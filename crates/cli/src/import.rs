@@ -24,7 +24,8 @@ pub(crate) const COMMAND: Command = Command {
            GET, HEAD and OPTIONS. Requests come from an access log (common or combined), with -c from the hosts, routes, conditions and files of \
            nginx configurations and site files, or with --ingress from the hosts and paths of Ingresses.\n--ingress converts Ingresses with annotations of ingress-nginx to objects of the Gateway API, in programs with the feature \
            controller; what is lost is on stderr and in comments. An Ingress that something protects, which the Gateway API cannot \
-           express, is left out.\nExit status: 0, 1 if --check found a difference or an Ingress is left out, 2 for a configuration that \
+           express, is left out: its requests get 500, and so do those of a path that cannot be converted.\nExit status: 0, 1 if --check found a \
+           difference or an Ingress or path is left out, 2 for a configuration that \
            cannot be read.",
     examples: &[
         ("flatout import /etc/nginx/nginx.conf > site.kdl", "convert nginx.conf and all included files"),
@@ -183,11 +184,14 @@ fn import_ingresses(from: &str) -> Result<(), Failure> {
     }
     let comments: String = converted.lost.iter().map(|line| format!("# {line}\n")).collect();
     print(&format!("{comments}{}", flatout_controller::yaml_documents(&converted.objects)))?;
-    match converted.left_out {
-        0 => Ok(()),
-        count => {
-            Err(Failure::Run(format!("{count} of {} Ingresses are left out", count + converted.converted)))
-        }
+    let all = converted.left_out + converted.converted;
+    match (converted.left_out, converted.closed_paths) {
+        (0, 0) => Ok(()),
+        (0, paths) => Err(Failure::Run(format!("requests of {paths} paths get 500"))),
+        (count, 0) => Err(Failure::Run(format!("{count} of {all} Ingresses are left out"))),
+        (count, paths) => Err(Failure::Run(format!(
+            "{count} of {all} Ingresses are left out, and requests of {paths} paths of others get 500"
+        ))),
     }
 }
 

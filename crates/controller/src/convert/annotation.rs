@@ -128,6 +128,19 @@ impl Wanted {
     }
 }
 
+impl Wanted {
+    /// What an Ingress that is left out wants, as far as it says which requests are its own.
+    pub(super) fn of_left_out(ingress: &Ingress) -> Wanted {
+        Wanted {
+            aliases: names(ingress, "server-alias"),
+            redirects: true,
+            use_regex: is_on(ingress, "use-regex"),
+            rewrite: value(ingress, "rewrite-target").map(str::to_owned),
+            ..Wanted::default()
+        }
+    }
+}
+
 /// The value of an annotation of ingress-nginx.
 fn value<'i>(ingress: &'i Ingress, name: &str) -> Option<&'i str> {
     ingress.metadata.annotations.get(&format!("{PREFIX}{name}")).map(|value| value.trim())

@@ -6,19 +6,21 @@
 //! ```
 //!
 //! An Ingress with an annotation that protects something, and that the Gateway API has nothing for, is left out: without it, its routes
-//! would be open to everybody.
+//! would be open to everybody. Its paths have rules without a backend, so that requests get 500: they must not go to a shorter path of another
+//! Ingress, which may lead to the same application.
 
 mod annotation;
 mod path;
 mod requests;
 mod write;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 use self::annotation::Wanted;
-use self::path::converted_path;
+use self::path::{HostPaths, converted_path};
 pub use self::requests::{IngressRequest, ingress_requests};
 pub use self::write::yaml_documents;
 use crate::kinds::ingress::{Ingress, IngressBackend, IngressPath};
@@ -33,6 +35,10 @@ const GATEWAY: &str = "gateway";
 /// Listeners of one gateway, as the standard limits them: one for HTTP, the others for certificates.
 const LISTENERS_MAX: usize = 64;
 
+/// Rules and host names of one HTTPRoute, as the standard limits them.
+const RULES_MAX: usize = 16;
+const HOSTNAMES_MAX: usize = 16;
+
 /// What became of Ingresses.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Converted {
@@ -44,6 +50,8 @@ pub struct Converted {
     pub converted: usize,
     /// The number of those that were left out.
     pub left_out: usize,
+    /// The number of paths whose requests get 500, because they could not be converted. Those of Ingresses that are left out are not counted.
+    pub closed_paths: usize,
 }
 
 /// A route of a host: its rules, by path.
@@ -63,7 +71,8 @@ struct HostRule {
     path: String,
     matched: Value,
     filters: Vec<Value>,
-    backend: Value,
+    /// None: requests get 500.
+    backend: Option<Value>,
 }
 
 /// Requests of a path for the new version of an application.
@@ -78,19 +87,36 @@ struct CanaryRule {
 
 /// Converts all Ingresses, whatever their class is.
 pub fn convert(objects: &Objects) -> Converted {
+    let read = |ingress| match Wanted::parse(ingress) {
+        Ok((wanted, lost)) => (ingress, wanted, Ok(lost)),
+        Err(why) => (ingress, Wanted::of_left_out(ingress), Err(why)),
+    };
+    let all: Vec<_> = objects.ingresses.values().map(read).collect();
+    let mut hosts: BTreeMap<String, HostPaths> = BTreeMap::new();
+    for (ingress, wanted, _) in &all {
+        for (host, paths) in given_paths(ingress) {
+            let host = hosts.entry(host.to_owned()).or_default();
+            paths.iter().for_each(|path| host.add(path, wanted));
+        }
+    }
     let mut conversion =
-        Conversion { objects, result: Converted::default(), routes: Vec::new(), canaries: Vec::new() };
-    for ingress in objects.ingresses.values() {
+        Conversion { objects, hosts, result: Converted::default(), routes: Vec::new(), canaries: Vec::new() };
+    for (ingress, wanted, read) in all {
         let key = ingress.metadata.key();
-        match Wanted::parse(ingress) {
-            Ok((wanted, lost)) => {
+        match read {
+            Ok(lost) => {
                 conversion.result.converted += 1;
                 lost.into_iter().for_each(|why| conversion.lose(&key, &why));
-                conversion.add(ingress, &wanted);
+                conversion.add(ingress, &wanted, false);
             }
             Err(why) => {
                 conversion.result.left_out += 1;
-                conversion.lose(&key, &format!("left out: {why}"));
+                let is_canary = annotation::is_on(ingress, "canary");
+                let rest = if is_canary { "" } else { "; its requests get 500" };
+                conversion.lose(&key, &format!("left out: {why}{rest}"));
+                if !is_canary {
+                    conversion.add(ingress, &wanted, true);
+                }
             }
         }
     }
@@ -99,6 +125,7 @@ pub fn convert(objects: &Objects) -> Converted {
 
 struct Conversion<'o> {
     objects: &'o Objects,
+    hosts: BTreeMap<String, HostPaths>,
     result: Converted,
     routes: Vec<HostRoute>,
     canaries: Vec<CanaryRule>,
@@ -109,39 +136,23 @@ impl Conversion<'_> {
         self.result.lost.push(format!("Ingress {ingress}: {why}"));
     }
 
-    fn add(&mut self, ingress: &Ingress, wanted: &Wanted) {
+    /// Adds the routes of an Ingress, or with `is_left_out` those that refuse its requests.
+    fn add(&mut self, ingress: &Ingress, wanted: &Wanted, is_left_out: bool) {
         let key = ingress.metadata.key();
-        // Rules of one host belong together.
-        let mut hosts: BTreeMap<&str, Vec<IngressPath>> = BTreeMap::new();
-        for rule in &ingress.spec.rules {
-            let paths = rule.http.iter().flat_map(|http| http.paths.iter().cloned());
-            hosts.entry(&rule.host).or_default().extend(paths);
-        }
-        if let Some(backend) = &ingress.spec.default_backend {
-            let all = IngressPath {
-                path: "/".to_owned(),
-                path_type: "Prefix".to_owned(),
-                backend: backend.clone(),
-            };
-            hosts.entry("").or_default().push(all);
-        }
-        for (host, paths) in hosts {
+        for (host, paths) in given_paths(ingress) {
             let secret = secret_of(ingress, host);
-            let mut rules = Vec::new();
-            for path in &paths {
-                match self.rule(&key, host, path, wanted) {
-                    Ok(rule) => rules.push(rule),
-                    Err(why) => self.lose(&key, &format!("the path `{}` is left out: {why}", path.path)),
-                }
-            }
+            let rules: Vec<HostRule> =
+                paths.iter().map(|path| self.rule((&key, host), path, wanted, is_left_out)).collect();
             if let Some(canary) = &wanted.canary {
-                let canaries = rules.into_iter().map(|rule| CanaryRule {
-                    ingress: key.clone(),
-                    host: rule.host,
-                    path: rule.path,
-                    backend: rule.backend,
-                    wanted: canary.clone(),
-                    is_used: false,
+                let canaries = rules.into_iter().filter_map(|rule| {
+                    Some(CanaryRule {
+                        ingress: key.clone(),
+                        host: rule.host,
+                        path: rule.path,
+                        backend: rule.backend?,
+                        wanted: canary.clone(),
+                        is_used: false,
+                    })
                 });
                 self.canaries.extend(canaries);
                 continue;
@@ -161,18 +172,39 @@ impl Conversion<'_> {
     }
 
     fn rule(
-        &self,
-        ingress: &ObjectKey,
-        host: &str,
+        &mut self,
+        (ingress, host): (&ObjectKey, &str),
         path: &IngressPath,
         wanted: &Wanted,
-    ) -> Result<HostRule, String> {
-        let (matched, rewrite) = converted_path(path, wanted)?;
+        is_left_out: bool,
+    ) -> HostRule {
+        let converted = match self.hosts.get(host) {
+            Some(paths) => converted_path(path, wanted, paths),
+            None => converted_path(path, wanted, &HostPaths::default()),
+        };
         let mut filters = Vec::new();
-        filters.extend(rewrite.map(|path| json!({"type": "URLRewrite", "urlRewrite": {"path": path}})));
-        filters.extend(wanted.cors.clone().map(|cors| json!({"type": "CORS", "cors": cors})));
-        let backend = self.backend(ingress, &path.backend)?;
-        Ok(HostRule { host: host.to_owned(), path: path.path.clone(), matched, filters, backend })
+        let served = match converted.rewrite {
+            _ if is_left_out => None,
+            Ok(rewrite) => Some(self.backend(ingress, &path.backend).map(|backend| (backend, rewrite))),
+            Err(why) => Some(Err(why)),
+        };
+        let backend = match served {
+            None => None,
+            Some(Ok((backend, rewrite))) => {
+                filters
+                    .extend(rewrite.map(|path| json!({"type": "URLRewrite", "urlRewrite": {"path": path}})));
+                filters.extend(wanted.cors.clone().map(|cors| json!({"type": "CORS", "cors": cors})));
+                converted.lost.into_iter().for_each(|why| self.lose(ingress, &why));
+                Some(backend)
+            }
+            Some(Err(why)) => {
+                self.result.closed_paths += 1;
+                self.lose(ingress, &format!("requests of the path `{}` get 500: {why}", path.path));
+                None
+            }
+        };
+        let (host, path) = (host.to_owned(), path.path.clone());
+        HostRule { host, path, matched: converted.matched, filters, backend }
     }
 
     fn backend(&self, ingress: &ObjectKey, backend: &IngressBackend) -> Result<Value, String> {
@@ -229,10 +261,21 @@ impl Conversion<'_> {
             }
             let rules: Vec<Value> =
                 route.rules.iter().flat_map(|rule| self.with_canaries(&namespace, rule)).collect();
-            self.push_route(&namespace, &name, &parents, &route.hosts, Value::Array(rules));
-            if !route.limits.is_empty() {
-                let target = json!({"group": GATEWAY_GROUP, "kind": "HTTPRoute", "name": name});
-                policies.entry(route.ingress.clone()).or_insert((route.limits, Vec::new())).1.push(target);
+            for (number, rules) in rules.chunks(RULES_MAX).enumerate() {
+                let name = match number {
+                    0 => name.clone(),
+                    _ => free_name(&mut taken, &namespace, &name),
+                };
+                self.push_route(&namespace, &name, &parents, &route.hosts, Value::Array(rules.to_vec()));
+                if !route.limits.is_empty() {
+                    let target = json!({"group": GATEWAY_GROUP, "kind": "HTTPRoute", "name": name});
+                    let policy = policies.entry(route.ingress.clone());
+                    policy.or_insert_with(|| (route.limits.clone(), Vec::new())).1.push(target);
+                }
+            }
+            if route.hosts.len() > HOSTNAMES_MAX {
+                let message = format!("a route has more than {HOSTNAMES_MAX} host names; split it");
+                self.lose(&route.ingress, &message);
             }
             if is_full {
                 let message =
@@ -250,7 +293,7 @@ impl Conversion<'_> {
         for canary in std::mem::take(&mut self.canaries).iter().filter(|canary| !canary.is_used) {
             self.lose(
                 &canary.ingress,
-                &format!("a canary for the path `{}`, which no other Ingress has", canary.path),
+                &format!("a canary for the path `{}`, which no other Ingress serves", canary.path),
             );
         }
         let gateways = listeners.into_iter().map(|(namespace, listeners)| {
@@ -269,6 +312,7 @@ impl Conversion<'_> {
         let is_for = |canary: &&mut CanaryRule| {
             canary.ingress.namespace == namespace && canary.host == rule.host && canary.path == rule.path
         };
+        let Some(backend) = &rule.backend else { return vec![json!({"matches": [rule.matched]})] };
         let written = |matched: &Value, backends: Vec<Value>| {
             let mut value = json!({"matches": [matched], "backendRefs": backends});
             if !rule.filters.is_empty() {
@@ -277,7 +321,7 @@ impl Conversion<'_> {
             value
         };
         let mut rules = Vec::new();
-        let mut backends = vec![rule.backend.clone()];
+        let mut backends = vec![backend.clone()];
         if let Some(canary) = self.canaries.iter_mut().find(is_for) {
             canary.is_used = true;
             if let Some((name, value)) = &canary.wanted.header {
@@ -306,6 +350,22 @@ impl Conversion<'_> {
             "metadata": {"name": name, "namespace": namespace}, "spec": spec,
         }));
     }
+}
+
+/// The hosts of an Ingress with their paths; the default backend has all paths of no host.
+fn given_paths(ingress: &Ingress) -> BTreeMap<&str, Vec<Cow<'_, IngressPath>>> {
+    // Rules of one host belong together.
+    let mut hosts: BTreeMap<&str, Vec<Cow<'_, IngressPath>>> = BTreeMap::new();
+    for rule in &ingress.spec.rules {
+        let paths = rule.http.iter().flat_map(|http| &http.paths).map(Cow::Borrowed);
+        hosts.entry(&rule.host).or_default().extend(paths);
+    }
+    if let Some(backend) = &ingress.spec.default_backend {
+        let (path, path_type) = ("/".to_owned(), "Prefix".to_owned());
+        let all = IngressPath { path, path_type, backend: backend.clone() };
+        hosts.entry("").or_default().push(Cow::Owned(all));
+    }
+    hosts
 }
 
 /// The Secret for a host: one for it, or one for all hosts of the Ingress.

@@ -1,48 +1,159 @@
 //! Paths of Ingresses: matches and rewrites of the Gateway API.
+//!
+//! In ingress-nginx, all paths of a host are expressions that ignore case as soon as an Ingress has `use-regex` or `rewrite-target` for it:
+//! `location ~* "^PATH"`, the longest path first. An expression of an HTTPRoute matches the whole path, and the longest is tried first here, too:
+//!
+//! ```text
+//! /v[0-9]+     ──>  (?i)/v[0-9]+.*
+//! /a|/b        ──>  (?i).*(?:^/a|/b).*     the second alternative is found anywhere; then all paths of the host have this form
+//! ```
 
+use flatout_site::Regex;
 use serde_json::{Value, json};
 
 use super::annotation::Wanted;
 use crate::kinds::ingress::IngressPath;
+use crate::translate::{anchored, is_special, literal_start, may_begin_otherwise};
 
 /// How expressions end that match a prefix and what follows it, and the group that has what follows.
 const IDIOMS: [(&str, &str); 3] = [("(/|$)(.*)", "$2"), ("(/|$)(.*)$", "$2"), ("/(.*)", "$1")];
 
-/// The match of a path, and the change of the path, if there is one.
-///
-/// # Errors
-/// Its rewrite cannot be expressed.
-pub(super) fn converted_path(path: &IngressPath, wanted: &Wanted) -> Result<(Value, Option<Value>), String> {
-    let text = if path.path.is_empty() { "/" } else { path.path.as_str() };
-    let matched = |kind: &str, value: &str| json!({"path": {"type": kind, "value": value}});
-    let full = |to: &str| json!({"type": "ReplaceFullPath", "replaceFullPath": to});
-    let prefix = |to: &str| json!({"type": "ReplacePrefixMatch", "replacePrefixMatch": to});
-    let target = wanted.rewrite.as_deref();
-    if let Some(target) = target.filter(|target| !target.starts_with('/') || target.contains('?')) {
-        return Err(format!("rewrite-target `{target}`; need a path without a query"));
-    }
-    if let Some(target) = target.filter(|target| target.contains('$')) {
-        let idiom = IDIOMS.iter().find_map(|(ending, group)| {
-            let before = text.trim_start_matches('^').strip_suffix(ending)?;
-            let to = target.strip_suffix(group).filter(|to| !to.contains('$'))?;
-            Some((before, to)).filter(|(before, _)| is_plain(before))
-        });
-        let (before, to) =
-            idiom.ok_or_else(|| format!("rewrite-target `{target}` with groups of an expression"))?;
-        let before = if before.is_empty() { "/" } else { before };
-        return Ok((matched("PathPrefix", before), Some(prefix(if to.is_empty() { "/" } else { to }))));
-    }
-    let is_expression = wanted.use_regex && path.path_type != "Exact" && !is_plain(text);
-    let matched = match path.path_type.as_str() {
-        _ if is_expression => matched("RegularExpression", &format!("{}.*", text.trim_end_matches(".*"))),
-        "Exact" => matched("Exact", text),
-        _ if is_plain(text) => matched("PathPrefix", text),
-        _ => return Err("an expression without use-regex".to_owned()),
-    };
-    Ok((matched, target.map(full)))
+/// Bytes of a path's value, as the Gateway API limits them.
+const VALUE_BYTES_MAX: usize = 1024;
+
+/// How the paths of a host are read.
+#[derive(Debug, Default)]
+pub(super) struct HostPaths {
+    /// As expressions.
+    are_patterns: bool,
+    /// Some have alternatives outside of groups.
+    have_alternatives: bool,
+    /// Prefixes whose rest is part of a rewrite, and the bytes of their expressions. They match after all expressions.
+    rewritten: Vec<(String, usize)>,
 }
 
-/// Whether a path has no characters of expressions.
-fn is_plain(path: &str) -> bool {
-    !path.chars().any(|letter| "\\^$*+?()[]{}|".contains(letter))
+/// A path in the form of an HTTPRoute.
+#[derive(Debug)]
+pub(super) struct ConvertedPath {
+    /// The match.
+    pub(super) matched: Value,
+    /// The change of the path, if there is one, or why requests get 500.
+    pub(super) rewrite: Result<Option<Value>, String>,
+    /// What is lost.
+    pub(super) lost: Option<String>,
+}
+
+impl HostPaths {
+    /// Adds a path of an Ingress with these annotations.
+    pub(super) fn add(&mut self, path: &IngressPath, wanted: &Wanted) {
+        self.are_patterns |= wanted.use_regex || wanted.rewrite.as_ref().is_some_and(|to| *to != path.path);
+        self.have_alternatives |= may_begin_otherwise(&path.path);
+        if let Some(Ok(Some((before, _)))) = wanted.rewrite.as_deref().map(|to| idiom(text_of(path), to)) {
+            self.rewritten.push((before.to_ascii_lowercase(), path.path.len()));
+        }
+    }
+}
+
+/// Converts a path of a host.
+pub(super) fn converted_path(path: &IngressPath, wanted: &Wanted, host: &HostPaths) -> ConvertedPath {
+    let text = text_of(path);
+    let target = wanted.rewrite.as_deref();
+    let rewrite = match target.map(|target| idiom(text, target)) {
+        None => Ok(None),
+        Some(Ok(None)) => Ok(target.map(|to| json!({"type": "ReplaceFullPath", "replaceFullPath": to}))),
+        Some(Ok(Some((before, to)))) => {
+            let change = json!({"type": "ReplacePrefixMatch", "replacePrefixMatch": to});
+            let lost = format!("the path `{text}` becomes the prefix `{before}`, which minds case");
+            return ConvertedPath {
+                matched: matched("PathPrefix", before),
+                rewrite: Ok(Some(change)),
+                lost: Some(lost),
+            };
+        }
+        Some(Err(why)) => Err(why),
+    };
+    if host.are_patterns && text != "/" {
+        return expression(text, rewrite, host);
+    }
+    let (matched, lost) = match path.path_type.as_str() {
+        "Exact" => (matched("Exact", text), None),
+        "Prefix" => (matched("PathPrefix", text), None),
+        _ => {
+            let lost = format!("the path `{text}` matches whole segments, no longer `{text}x`");
+            (matched("PathPrefix", text), Some(lost).filter(|_| !text.ends_with('/')))
+        }
+    };
+    ConvertedPath { matched, rewrite, lost }
+}
+
+/// A path that is an expression.
+fn expression(text: &str, rewrite: Result<Option<Value>, String>, host: &HostPaths) -> ConvertedPath {
+    let start = literal_start(text);
+    let lower = start.to_ascii_lowercase();
+    let below = host.rewritten.iter().find(|(prefix, _)| prefix.starts_with(&lower));
+    if let Some((prefix, _)) = below.filter(|_| !text.contains(is_special)) {
+        let lost = format!(
+            "the path `{text}` minds case and matches whole segments, so that `{prefix}` keeps its requests"
+        );
+        return ConvertedPath { matched: matched("PathPrefix", text), rewrite, lost: Some(lost) };
+    }
+    let around = host.rewritten.iter().find(|(prefix, _)| lower.starts_with(prefix)).or(below);
+    let lost = around.filter(|(_, bytes)| *bytes >= text.len()).map(|(prefix, _)| {
+        format!("the path `{text}` gets its requests before the prefix `{prefix}`, which came first")
+    });
+    let value = match host.have_alternatives {
+        true => format!("(?i).*(?:^{text}).*"),
+        false => format!("(?i){}.*", text.trim_start_matches('^')),
+    };
+    match fault_of(text, &value) {
+        None => ConvertedPath { matched: matched("RegularExpression", &value), rewrite, lost },
+        Some(why) => {
+            let value = format!("(?i){start}.*");
+            let why = format!("{why}; all requests that begin with `{start}` get 500");
+            ConvertedPath { matched: matched("RegularExpression", &value), rewrite: Err(why), lost: None }
+        }
+    }
+}
+
+/// Why an expression cannot be used.
+fn fault_of(text: &str, value: &str) -> Option<String> {
+    if value.len() > VALUE_BYTES_MAX {
+        return Some(format!("{} bytes; an HTTPRoute has at most {VALUE_BYTES_MAX}", value.len()));
+    }
+    // PCRE does not give up what these have matched; here, they would match more.
+    if Regex::new(r"(^|[^\\])[*+?}]\+", false).is_ok_and(|possessive| possessive.is_match(text.as_bytes())) {
+        return Some("possessive quantifiers are not supported".to_owned());
+    }
+    // As it is, and as the controller reads it.
+    Regex::new(&format!("^{text}"), true).and(anchored(value).map(drop)).err()
+}
+
+/// The prefix and the change of a path whose rewrite has groups of it; none without groups.
+///
+/// # Errors
+/// It cannot be expressed.
+fn idiom<'t>(text: &'t str, target: &'t str) -> Result<Option<(&'t str, &'t str)>, String> {
+    if !target.starts_with('/') || target.contains('?') {
+        return Err(format!("rewrite-target `{target}`; need a path without a query"));
+    }
+    if !target.contains('$') {
+        return Ok(None);
+    }
+    let found = IDIOMS.iter().find_map(|(ending, group)| {
+        let before = text.trim_start_matches('^').strip_suffix(ending)?;
+        let to = target.strip_suffix(group).filter(|to| !to.contains('$'))?;
+        Some((before, to)).filter(|(before, _)| !before.contains(is_special))
+    });
+    let (before, to) =
+        found.ok_or_else(|| format!("rewrite-target `{target}` with groups of an expression"))?;
+    let or_root = |text: &'t str| if text.is_empty() { "/" } else { text };
+    Ok(Some((or_root(before), or_root(to))))
+}
+
+fn matched(kind: &str, value: &str) -> Value {
+    json!({"path": {"type": kind, "value": value}})
+}
+
+fn text_of(path: &IngressPath) -> &str {
+    if path.path.is_empty() { "/" } else { &path.path }
 }

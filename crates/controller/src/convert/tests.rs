@@ -38,13 +38,16 @@ fn read_again(found: &Converted) -> Vec<Value> {
 
 /// The controller accepts all routes.
 fn assert_accepted(found: &Converted) {
-    let class = "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: flatout}\n\
-                 spec: {controllerName: flatout.dev/controller}\n---\n";
-    let mut objects = Objects::default();
-    for value in yaml::objects(&format!("{class}{SERVICES}")).unwrap().into_iter().chain(read_again(found)) {
-        objects.insert(value).unwrap();
-    }
-    let settings = Settings {
+    assert_eq!(route_faults(&served(found, SERVICES)), [""; 0]);
+}
+
+fn route_faults(translation: &crate::Translation) -> Vec<String> {
+    let of_routes = translation.statuses.iter().filter(|it| it.kind.name == "HTTPRoute");
+    of_routes.flat_map(|status| status.faults()).collect()
+}
+
+fn settings() -> Settings {
+    Settings {
         controller_name: crate::CONTROLLER_NAME.to_owned(),
         addresses: vec!["10.0.0.1".parse().unwrap()],
         published: Vec::new(),
@@ -52,10 +55,6 @@ fn assert_accepted(found: &Converted) {
         refused: BTreeSet::new(),
         assigned: BTreeMap::new(),
         folder: "/certificates".into(),
-    };
-    for status in translate(&objects, &settings).statuses.iter().filter(|it| it.kind.name == "HTTPRoute") {
-        let faults = status.faults();
-        assert!(faults.is_empty(), "{}: {faults:?}", status.key);
     }
 }
 
@@ -147,7 +146,13 @@ fn rewrites_and_cors_become_filters() {
         converted(&ingress("main", &annotation, &spec))
     };
     for (target, from, kind, value, change) in [
-        ("/", "/app", "PathPrefix", "/app", json!({"type": "ReplaceFullPath", "replaceFullPath": "/"})),
+        (
+            "/",
+            "/app",
+            "RegularExpression",
+            "(?i)/app.*",
+            json!({"type": "ReplaceFullPath", "replaceFullPath": "/"}),
+        ),
         (
             "/$2",
             "/app(/|$)(.*)",
@@ -167,13 +172,21 @@ fn rewrites_and_cors_become_filters() {
         let rule = &routes(&found)[0]["spec"]["rules"][0];
         assert_eq!(rule["matches"][0]["path"], json!({"type": kind, "value": value}), "{from}");
         assert_eq!(rule["filters"][0]["urlRewrite"]["path"], change, "{target}");
+        assert_eq!(found.lost.len(), usize::from(kind == "PathPrefix"), "{from}: {:?}", found.lost);
         assert_accepted(&found);
     }
-    for (target, from) in
-        [("/$3", "/a(/|$)(.*)"), ("/$1/$2", "/(a|b)/(.*)"), ("x", "/"), ("/x?y", "/"), ("/x", "/a(.*)")]
-    {
+    // Such a rewrite cannot be written; nothing else gets these requests.
+    for (target, from) in [
+        ("/$3", "/a(/|$)(.*)"),
+        ("/$1/$2", "/(a|b)/(.*)"),
+        ("x", "/"),
+        ("/x?y", "/"),
+        ("/$2", "/a[0-9](/|$)(.*)"),
+    ] {
         let found = rewritten(target, from);
-        assert!(routes(&found).is_empty() && found.lost.len() == 1, "{target}: {:?}", found.lost);
+        assert_eq!((found.closed_paths, found.lost.len()), (1, 1), "{target}: {:?}", found.lost);
+        assert_eq!(routes(&found)[0]["spec"]["rules"][0].get("backendRefs"), None, "{target}");
+        assert_accepted(&found);
     }
     let cors =
         "nginx.ingress.kubernetes.io/enable-cors: 'true', nginx.ingress.kubernetes.io/use-regex: 'true'";
@@ -201,7 +214,7 @@ fn canaries_share_the_path_of_their_ingress() {
     assert_eq!(rules[1]["backendRefs"], backends);
     assert_accepted(&found);
     let alone = converted(&ingress("canary", &canary, &spec("new")));
-    assert!(alone.objects.is_empty() && alone.lost.iter().any(|it| it.contains("no other Ingress")));
+    assert!(alone.objects.is_empty() && alone.lost.iter().any(|it| it.contains("no other Ingress serves")));
 }
 
 #[test]
@@ -211,7 +224,9 @@ fn protection_is_never_dropped_and_losses_are_reported() {
         ["auth-url", "auth-type", "whitelist-source-range", "configuration-snippet", "auth-tls-secret"]
     {
         let found = converted(&ingress("main", &format!("nginx.ingress.kubernetes.io/{name}: x"), &spec));
-        assert_eq!((found.left_out, found.objects.len()), (1, 0), "{name}");
+        assert_eq!((found.left_out, routes(&found).len()), (1, 1), "{name}");
+        let rules = json!([{"matches": [{"path": {"type": "PathPrefix", "value": "/"}}]}]);
+        assert_eq!(routes(&found)[0]["spec"]["rules"], rules, "{name}: requests get 500");
         assert!(found.lost[0].contains("left out") && found.lost[0].contains(name), "{:?}", found.lost);
     }
     let annotations = "nginx.ingress.kubernetes.io/affinity: cookie, nginx.ingress.kubernetes.io/backend-protocol: GRPC, other/x: z";
@@ -219,7 +234,7 @@ fn protection_is_never_dropped_and_losses_are_reported() {
     assert_eq!((found.lost.len(), routes(&found).len()), (2, 1), "{:?}", found.lost);
     let missing = spec.replace("{number: 80}", "{name: unknown}");
     let found = converted(&ingress("main", "", &missing));
-    assert!(found.objects.is_empty() && found.lost[0].contains("unknown"), "{:?}", found.lost);
+    assert!(found.closed_paths == 1 && found.lost[0].contains("unknown"), "{:?}", found.lost);
 }
 
 /// Rates and sizes of bodies become a policy for all routes of the Ingress.
@@ -256,4 +271,241 @@ fn texts_that_yaml_reads_otherwise_are_quoted() {
     let value = json!({"a": ["yes", "1", "x: y", "", "a#b", "*", "ok", "-", "\n"], "b": {}, "c": [], "no": [{"d": [[1], {"e": null}]}]});
     let text = yaml_documents(std::slice::from_ref(&value));
     assert_eq!(yaml::objects(&text).unwrap(), [value], "{text}");
+}
+
+/// The path of ingress-nginx that gets a request: `location ~* "^PATH"`, of which the longest is tried first.
+fn nginx_path<'p>(paths: &[&'p str], request: &str) -> Option<&'p str> {
+    let mut all = paths.to_vec();
+    all.sort_by_key(|path| std::cmp::Reverse(path.len()));
+    let is_match = |path: &&str| {
+        let pattern = flatout_site::Regex::new(&format!("^{path}"), true).unwrap();
+        pattern.is_match(request.as_bytes())
+    };
+    all.into_iter().find(is_match)
+}
+
+/// What the controller makes of the converted objects.
+fn served(found: &Converted, services: &str) -> crate::Translation {
+    let class = "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: flatout}\n\
+                 spec: {controllerName: flatout.dev/controller}\n---\n";
+    let mut objects = Objects::default();
+    for value in yaml::objects(&format!("{class}{services}")).unwrap().into_iter().chain(read_again(found)) {
+        objects.insert(value).unwrap();
+    }
+    translate(&objects, &settings())
+}
+
+/// All paths of a host are expressions as soon as one Ingress says so. Each request goes where ingress-nginx would send it.
+#[test]
+fn expressions_match_the_paths_of_ingress_nginx() {
+    for (paths, requests) in [
+        (&["/"][..], &["/", "/a"][..]),
+        (&["/api", "/"], &["/api", "/API", "/apix", "/api/x", "/ap", "/x/api"]),
+        (&["/v[0-9]+", "/v1/users", "/"], &["/v1", "/V12/x", "/v", "/v1/users", "/v1/USERS/7", "/v2/users"]),
+        (&["/a|/b"], &["/a", "/A/x", "/b", "/B", "/x/b", "/x/a", "/ab", "/c"]),
+        (&["/a|/b", "/c"], &["/c/b", "/c", "/C/B", "/x/b", "/x/c", "/bc"]),
+        (&["/a|/bcd", "/abcdefgh", "/abc|/x"], &["/abcdefgh", "/abcd", "/x/bcd", "/y/x", "/ab"]),
+        (&["/(a|b)/.*", "/a"], &["/a/x", "/a", "/B/", "/b", "/ax"]),
+        (&["/(foo|bar)$", "/foo"], &["/foo", "/BAR", "/foo/x", "/bar/x", "/barx"]),
+        (&["^/a[|]b", "/a"], &["/a|b", "/A|Bx", "/ab"]),
+        (&["/img/.*\\.(png|jpe?g)", "/img"], &["/img/a.PNG", "/img/a.jpeg?x", "/img/a.gif", "/IMG"]),
+        (&["/x.*", "/x/y.*"], &["/x/y", "/xy", "/x/Y/z"]),
+        (&["/x\\.*", "/x/"], &["/x", "/x..", "/x/y", "/xy"]),
+        (&["/(?!admin)[a-z]+", "/"], &["/admin", "/Admin/x", "/user", "/7"]),
+        (&["/\\d{3}", "/\\w+", "/"], &["/123", "/12", "/ab", "/-"]),
+        (&["/(?i)a", "/b"], &["/A", "/B", "/c"]),
+        (&["/[^/]+/edit", "/docs"], &["/docs/edit", "/docs/x", "/x/EDIT", "/x/y/edit"]),
+        (&["/a(b)?c", "/a"], &["/ac", "/ABC", "/ab", "/a"]),
+    ] {
+        let one = |(at, path): (usize, &&str)| {
+            let path = path.replace('\'', "''");
+            format!(
+                "{{path: '{path}', pathType: ImplementationSpecific, backend: {{service: {{name: s{at}, port: {{number: 80}}}}}}}}"
+            )
+        };
+        let list: Vec<String> = paths.iter().enumerate().map(one).collect();
+        let service = |at: usize| {
+            format!(
+                "---\napiVersion: v1\nkind: Service\nmetadata: {{name: s{at}}}\nspec: {{ports: [{{port: 80}}]}}\n"
+            )
+        };
+        let services: String = (0..paths.len()).map(service).collect();
+        // All in one Ingress, and each in its own, of which only the last has the annotation.
+        let regex = "nginx.ingress.kubernetes.io/use-regex: 'true'";
+        let spec = |paths: &str| format!("rules: [{{host: a.test, http: {{paths: [{paths}]}}}}]");
+        let last = list.len() - 1;
+        let each = |(at, path): (usize, &String)| {
+            ingress(&format!("i{at}"), if at == last { regex } else { "" }, &spec(path))
+        };
+        for text in [
+            ingress("main", regex, &spec(&list.join(", "))),
+            list.iter().enumerate().map(each).collect::<String>(),
+        ] {
+            let found = converted(&text);
+            assert_eq!((found.closed_paths, &found.lost[..]), (0, &[][..]), "{paths:?}");
+            let translation = served(&found, &services);
+            assert_eq!(route_faults(&translation), [""; 0], "{paths:?}");
+            for request in requests {
+                let (path, _) = request.split_once('?').unwrap_or((request, ""));
+                let expected = match nginx_path(paths, path) {
+                    Some(path) => format!("default/s{}:80", paths.iter().position(|it| *it == path).unwrap()),
+                    None => "404".to_owned(),
+                };
+                let response = translation.response(&format!("http://a.test{request}"));
+                assert_eq!(response, expected, "{request} of {paths:?}");
+            }
+        }
+    }
+}
+
+/// An expression that cannot be used: what begins as it does gets 500, also where a shorter path of another Ingress would get it.
+#[test]
+fn expressions_that_cannot_be_used_are_closed() {
+    let long = format!("/x/{}", "a".repeat(1100));
+    for (path, closed, other, why) in [
+        ("/x/(a", "/X/b", "/x", "unclosed group"),
+        ("/x/a)", "/x/a", "/y", "unopened group"),
+        ("/x/a)|(?:b", "/x/a", "/", "unopened group"),
+        ("/x/[a", "/x/b", "/x", "unclosed character class"),
+        ("/x/+{2", "/x/", "/y", "repetition"),
+        ("/x/a*+b", "/x/aab", "/x", "possessive"),
+        ("/x/[a-z]{2}+", "/x/aa", "/x", "possessive"),
+        ("/x/(?<=a)b", "/x/ab", "/x", "look-around"),
+        ("/x/(a)\\1", "/x/aa", "/x", "backreference"),
+        ("/x/(?>a)", "/x/a", "/x", "unrecognized flag"),
+        ("/x/(a{999}){999}", "/x/a", "/x", "size limit"),
+        ("/x/((((a{50}){50}){50}){50})+", "/x/a", "/x", "size limit"),
+        (&long, &long, "/x", "an HTTPRoute has at most 1024"),
+    ] {
+        let regex = "nginx.ingress.kubernetes.io/use-regex: 'true'";
+        let spec = |path: &str, service: &str| {
+            let path = format!(
+                "{{path: '{path}', pathType: ImplementationSpecific, backend: {{service: {{name: {service}, port: {{number: 80}}}}}}}}"
+            );
+            format!("rules: [{{host: a.test, http: {{paths: [{path}]}}}}]")
+        };
+        let found = converted(
+            &(ingress("main", regex, &spec(path, "new")) + &ingress("open", "", &spec("/", "app"))),
+        );
+        assert_eq!((found.closed_paths, found.converted, found.lost.len()), (1, 2, 1), "{path}");
+        assert!(found.lost[0].contains(why) && found.lost[0].contains("get 500"), "{path}: {:?}", found.lost);
+        assert_accepted(&found);
+        let translation = served(&found, SERVICES);
+        assert_eq!(translation.response(&format!("http://a.test{closed}")), "500", "{path}");
+        let of_other = if closed == "/x/a" && other == "/" { "500" } else { "default/app:80" };
+        assert_eq!(translation.response(&format!("http://a.test{other}")), of_other, "{path}");
+    }
+}
+
+/// An Ingress that is left out has a shorter path of another one beside it, which leads to the same application.
+#[test]
+fn requests_of_ingresses_that_are_left_out_get_500() {
+    let spec = |path: &str, kind: &str| {
+        format!(
+            "rules: [{{host: a.test, http: {{paths: [{{path: '{path}', pathType: {kind}, backend: {{service: {{name: app, port: {{number: 80}}}}}}}}]}}}}]"
+        )
+    };
+    let prefix = "nginx.ingress.kubernetes.io";
+    for (annotations, path, kind, cases) in [
+        (
+            "auth-url: 'http://x/'",
+            "/admin",
+            "Prefix",
+            &[("/admin/x", "500"), ("/adminx", "default/app:80")][..],
+        ),
+        (
+            "whitelist-source-range: 10.0.0.0/8",
+            "/admin",
+            "Exact",
+            &[("/admin", "500"), ("/admin/x", "default/app:80")],
+        ),
+        (
+            "auth-type: basic, nginx.ingress.kubernetes.io/use-regex: 'true'",
+            "/adm[a-z]+",
+            "Prefix",
+            &[("/ADMIN/x", "500"), ("/adm", "default/app:80")],
+        ),
+        (
+            "auth-tls-secret: ca, nginx.ingress.kubernetes.io/rewrite-target: /$2",
+            "/admin(/|$)(.*)",
+            "Prefix",
+            &[("/admin/x", "500"), ("/admin", "500"), ("/adminx", "default/app:80")],
+        ),
+        (
+            "auth-url: 'http://x/', nginx.ingress.kubernetes.io/canary: 'true'",
+            "/admin",
+            "Prefix",
+            &[("/admin/x", "default/app:80")],
+        ),
+    ] {
+        let protected = ingress("admin", &format!("{prefix}/{annotations}"), &spec(path, kind));
+        let found = converted(&(protected + &ingress("open", "", &spec("/", "Prefix"))));
+        assert_eq!((found.left_out, found.converted), (1, 1), "{annotations}");
+        assert_accepted(&found);
+        let translation = served(&found, SERVICES);
+        for (path, expected) in cases {
+            assert_eq!(
+                translation.response(&format!("http://a.test{path}")),
+                *expected,
+                "{annotations} {path}"
+            );
+        }
+    }
+}
+
+/// A prefix with a rewrite comes after all expressions: a plain path above it stays one.
+#[test]
+fn prefixes_with_rewrites_keep_their_requests() {
+    let spec = |path: &str, service: &str| {
+        format!(
+            "rules: [{{host: a.test, http: {{paths: [{}]}}}}]",
+            self::path(path, "ImplementationSpecific", service)
+        )
+    };
+    let rewrite = "nginx.ingress.kubernetes.io/rewrite-target: /$2";
+    for (other, request, expected, lost) in [
+        ("/ap", "/api/x", "default/new:80 /x", "the path `/ap` minds case"),
+        ("/api/v1/users/list", "/api/v1/users/list", "default/app:80", ""),
+        ("/api/v1", "/api/v1", "default/app:80", "before the prefix `/api`, which came first"),
+        ("/ap[a-z]", "/api/x", "default/app:80", "before the prefix `/api`, which came first"),
+        ("/b", "/api/x", "default/new:80 /x", ""),
+        ("/", "/api/x", "default/new:80 /x", ""),
+    ] {
+        let found = converted(
+            &(ingress("api", rewrite, &spec("/api(/|$)(.*)", "new"))
+                + &ingress("other", "", &spec(other, "app"))),
+        );
+        assert_accepted(&found);
+        assert_eq!(
+            served(&found, SERVICES).response(&format!("http://a.test{request}")),
+            expected,
+            "{other}"
+        );
+        assert!(
+            found.lost.iter().any(|it| it.contains("the prefix `/api`, which minds case")),
+            "{:?}",
+            found.lost
+        );
+        assert_eq!(found.lost.len(), if lost.is_empty() { 1 } else { 2 }, "{other}: {:?}", found.lost);
+        assert!(found.lost.iter().any(|it| it.contains(lost)), "{other}: {:?}", found.lost);
+    }
+}
+
+/// An HTTPRoute has at most 16 rules.
+#[test]
+fn many_paths_of_a_host_become_several_routes() {
+    let paths: Vec<String> = (0..40).map(|at| path(&format!("/p{at}"), "Prefix", "app")).collect();
+    let limit = "nginx.ingress.kubernetes.io/limit-rps: '5'";
+    let found = converted(&ingress(
+        "main",
+        limit,
+        &format!("rules: [{{host: a.test, http: {{paths: [{}]}}}}]", paths.join(", ")),
+    ));
+    let counts: Vec<usize> =
+        routes(&found).iter().map(|it| it["spec"]["rules"].as_array().unwrap().len()).collect();
+    assert_eq!(counts, [16, 16, 8]);
+    assert_accepted(&found);
+    assert_eq!(served(&found, SERVICES).response("http://a.test/p39/x"), "default/app:80");
+    let policy = found.objects.iter().find(|it| it["kind"] == "LimitPolicy").unwrap();
+    assert_eq!(policy["spec"]["targetRefs"].as_array().unwrap().len(), 3);
 }

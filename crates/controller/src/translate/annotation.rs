@@ -53,6 +53,8 @@ pub(super) struct Annotations {
     pub(super) canary: Option<Canary>,
     pub(super) rate: Option<IngressRate>,
     pub(super) auth_service: Option<AuthService>,
+    /// Its requests get 500.
+    pub(super) is_closed: bool,
     body_bytes_max: Option<u64>,
     access: Vec<Access>,
     basic_auth: Option<BasicAuth>,
@@ -183,6 +185,28 @@ impl Annotations {
         found.canary = is_canary.then_some(canary);
         found.cors = has_cors.then_some(cors);
         Ok(found)
+    }
+
+    /// Those of an Ingress that is refused: which requests are its own. `None` for a canary, whose requests another Ingress has.
+    pub(super) fn closed(ingress: &Ingress) -> Option<Annotations> {
+        let get = |name: &str| {
+            ingress.metadata.annotations.get(&format!("{PREFIX}{name}")).map_or("", |value| value.trim())
+        };
+        let closed = Annotations {
+            aliases: list(get("server-alias")),
+            redirects: true,
+            use_regex: is_on(get("use-regex")),
+            // It says which paths are expressions.
+            rewrite: (!get("rewrite-target").is_empty()).then(Template::default),
+            is_closed: true,
+            ..Annotations::default()
+        };
+        (!is_on(get("canary"))).then_some(closed)
+    }
+
+    /// Whether some clients are refused.
+    pub(super) fn protects(&self) -> bool {
+        !self.access.is_empty() || self.basic_auth.is_some() || self.auth_service.is_some()
     }
 
     /// Applies what concerns a route.

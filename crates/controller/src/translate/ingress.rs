@@ -1,5 +1,6 @@
 //! Ingresses, with the annotations of ingress-nginx that charts use. An Ingress with an annotation that would be a hole if it were left
-//! out, such as a snippet, is not served at all.
+//! out, such as a snippet, is closed: its requests get 500. They must not go to a shorter path of another Ingress, which may lead to the same
+//! application without the protection.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +20,7 @@ use super::certificate_refs::identity;
 use super::grant::{Referrer, is_granted};
 use super::hostname::HostName;
 use super::listener::TlsEnding;
-use super::precedence::{Specificity, checked_path, parsed, prefix, quoted};
+use super::precedence::{Specificity, checked_path, literal_start, parsed, prefix, quoted};
 use super::rule::{RankedRoute, forward, refusal};
 use super::site::Sites;
 use crate::condition::StatusUpdate;
@@ -127,6 +128,9 @@ impl IngressParts<'_, '_> {
             }
             Err(why) => {
                 notes.push(format!("not served: {why}"));
+                if let Some(closed) = Annotations::closed(ingress) {
+                    self.serve(ingress, &Rc::new(closed), age, mains, &mut notes);
+                }
                 false
             }
         };
@@ -181,6 +185,9 @@ impl IngressParts<'_, '_> {
                 })
                 .collect();
             self.add_routes(&at, &names, (age, &routes));
+            if annotations.is_closed {
+                continue;
+            }
             let names: Rc<[IngressName]> = names.into();
             for path in paths {
                 let (ingress, annotations) = (ingress.metadata.key(), annotations.clone());
@@ -298,13 +305,18 @@ impl IngressParts<'_, '_> {
         notes: &mut Vec<String>,
     ) -> Vec<RankedRoute> {
         let key = ingress.metadata.key();
-        let matched = match path_match(path, annotations) {
-            Ok(matched) => matched,
+        let (matched, is_closed) = match path_match(path, annotations) {
+            Ok(matched) => (matched, annotations.is_closed),
             Err(why) => {
                 notes.push(why);
-                return Vec::new();
+                let Some(closed) = closed_path(path, annotations) else { return Vec::new() };
+                (closed, true)
             }
         };
+        if is_closed {
+            let route = Route { name: route_name(&key, path), ..Route::new(matched, refusal()) };
+            return vec![RankedRoute { specificity: Specificity::of_ingress(&route.path, 0), route }];
+        }
         let auth = annotations.auth_service.as_ref().map(|it| self.forward_auth(it, main, host)).transpose();
         let backend =
             auth.and_then(|auth| Ok((self.upstream(&key, &path.backend, &annotations.options)?, auth)));
@@ -315,8 +327,7 @@ impl IngressParts<'_, '_> {
                 (refusal(), None)
             }
         };
-        let shown = if path.path.is_empty() { "/" } else { &path.path };
-        let mut route = Route { name: format!("Ingress/{key}{shown}"), ..Route::new(matched, action) };
+        let mut route = Route { name: route_name(&key, path), ..Route::new(matched, action) };
         annotations.apply(&mut route);
         route.rules.forward_auth = auth;
         if let Some(rate) = &annotations.rate {
@@ -473,11 +484,33 @@ fn covers(served: &IngressPath, path: &str) -> bool {
     }
 }
 
+/// The name of a path's route in logs.
+fn route_name(ingress: &ObjectKey, path: &IngressPath) -> String {
+    format!("Ingress/{ingress}{}", path_text(path))
+}
+
+fn path_text(path: &IngressPath) -> &str {
+    if path.path.is_empty() { "/" } else { &path.path }
+}
+
+/// Whether a path is an expression.
+fn is_pattern(path: &IngressPath, annotations: &Annotations) -> bool {
+    let is_on = annotations.use_regex || (annotations.rewrite.is_some() && path.path.contains('('));
+    is_on && path.path_type != "Exact"
+}
+
+/// The paths that get 500 because an expression for them cannot be used: all that begin as it does. `None` if nothing protects them, so that
+/// other paths may have their requests.
+fn closed_path(path: &IngressPath, annotations: &Annotations) -> Option<PathMatch> {
+    let is_needed = is_pattern(path, annotations) && (annotations.is_closed || annotations.protects());
+    let pattern = format!("^{}", literal_start(&path.path));
+    is_needed.then_some(PathMatch::Regex { pattern, ignore_case: true })
+}
+
 fn path_match(path: &IngressPath, annotations: &Annotations) -> Result<PathMatch, String> {
-    let text = if path.path.is_empty() { "/" } else { &path.path };
+    let text = path_text(path);
     // As ingress-nginx does: expressions begin at the start of the path, and ignore case.
-    let is_pattern = annotations.use_regex || (annotations.rewrite.is_some() && text.contains('('));
-    if is_pattern && path.path_type != "Exact" {
+    if is_pattern(path, annotations) {
         let pattern = format!("^{text}");
         parsed(&[format!("path.matches({})", quoted(&pattern))])?;
         return Ok(PathMatch::Regex { pattern, ignore_case: true });

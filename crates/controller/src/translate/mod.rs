@@ -37,7 +37,7 @@ mod rule;
 mod site;
 mod surroundings;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -54,7 +54,7 @@ pub use self::backend::UpstreamBackend;
 pub(crate) use self::backend::servers_of;
 pub use self::certificate::Files;
 pub use self::memo::Translator;
-pub(crate) use self::precedence::parsed;
+pub(crate) use self::precedence::{anchored, is_special, literal_start, may_begin_otherwise, parsed};
 pub(crate) use self::site::{health_site, number};
 use crate::condition::{Condition, StatusUpdate};
 use crate::kinds::{GATEWAY_GROUP, Object, ObjectKey};

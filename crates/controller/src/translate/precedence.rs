@@ -1,5 +1,6 @@
 //! Conditions of requests: paths, methods, fields and parameters, as paths and expressions of a site.
 
+use flatout_site::Regex;
 use flatout_site::plan::{Condition, PathMatch, Vocabulary};
 
 use crate::kinds::route::{GrpcMatch, HttpMatch, NamedMatch};
@@ -140,11 +141,52 @@ pub(super) fn checked_path(path: &str) -> Result<String, String> {
 }
 
 /// A path that matches an expression as a whole.
-fn anchored(pattern: &str) -> Result<PathMatch, String> {
-    let pattern = format!("^(?:{})$", pattern.trim_start_matches('^'));
-    // The same crate reads it later; a condition is the way to have it checked here.
-    parsed(&[format!("path.matches({})", quoted(&pattern))])?;
+pub(crate) fn anchored(given: &str) -> Result<PathMatch, String> {
+    let (flags, rest) = match given.strip_prefix("(?i)") {
+        Some(rest) => ("(?i)", rest.trim_start_matches('^')),
+        None => ("", given.trim_start_matches('^')),
+    };
+    // By itself first: with `)` too much, the group below would end early.
+    let alone = Regex::new(&format!("{flags}^{rest}"), false);
+    alone.map_err(|why| format!("the expression `{given}`: {why}"))?;
+    // Look-ahead is only known behind `^`. An expression with it has no alternatives outside of groups, so that it needs none around it.
+    let whole = [format!("^(?:{flags}{rest})$"), format!("{flags}^{rest}$")];
+    let fit = whole.into_iter().find(|pattern| Regex::new(pattern, false).is_ok());
+    let pattern = fit.ok_or_else(|| format!("the expression `{given}` does not match whole paths"))?;
     Ok(PathMatch::Regex { pattern, ignore_case: false })
+}
+
+/// A text with which all paths of an expression begin, valid or not. `/` if it is not certain.
+pub(crate) fn literal_start(pattern: &str) -> &str {
+    let pattern = pattern.trim_start_matches('^');
+    let end = pattern.find(is_special).unwrap_or(pattern.len());
+    let (start, rest) = pattern.split_at(end);
+    // What is repeated may be missing.
+    let is_repeated = rest.starts_with(['*', '+', '?', '{']);
+    let last = start.char_indices().next_back().filter(|_| is_repeated).map_or(start.len(), |(at, _)| at);
+    let start = start.get(..last).filter(|start| start.starts_with('/') && !may_begin_otherwise(rest));
+    start.unwrap_or("/")
+}
+
+/// Whether a character of an expression may mean something else than itself.
+pub(crate) fn is_special(letter: char) -> bool {
+    "\\^$.*+?()[]{}|".contains(letter)
+}
+
+/// Whether an expression may have alternatives outside of its groups.
+pub(crate) fn may_begin_otherwise(pattern: &str) -> bool {
+    let mut depth = 0usize;
+    let is_clear = !pattern.contains(['[', '\\']);
+    pattern.contains('|')
+        && !(is_clear
+            && pattern.chars().all(|letter| {
+                match letter {
+                    '(' => depth += 1,
+                    ')' => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+                letter != '|' || depth > 0
+            }))
 }
 
 fn pattern_bytes(path: &PathMatch) -> usize {

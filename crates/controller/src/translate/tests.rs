@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 
 use flatout_proxy::Upstream;
+use flatout_site::explain::{Question, explain};
 use flatout_site::plan::{Action, FieldChange, Host, PathMatch, Route, Site};
 use serde_json::Value;
 
@@ -24,6 +25,9 @@ mod policies;
 mod route_policies;
 mod status;
 mod tls_routes;
+
+/// The response to a request, as [`Translation::response`] writes both.
+pub(crate) type RequestCase<'c> = (&'c str, &'c str);
 
 /// A class, a gateway with a listener for all hosts at port 80, a service `a` and one `b`, with endpoints.
 const BASE: &str = include_str!("tests/base.yaml");
@@ -51,6 +55,13 @@ fn objects(text: &str) -> Objects {
 /// The translation of the objects in [`BASE`] and these.
 fn with_base(text: &str) -> Translation {
     translated(&format!("{BASE}\n---\n{text}"))
+}
+
+/// Compares the responses to requests.
+fn check_responses(translation: &Translation, cases: &[RequestCase<'_>], about: &str) {
+    for (request, expected) in cases {
+        assert_eq!(translation.response(request), *expected, "{request}: {about}");
+    }
 }
 
 fn translated(text: &str) -> Translation {
@@ -103,6 +114,42 @@ impl Translation {
             Action::Respond { status, .. } => status.to_string(),
             Action::Redirect { status, .. } => format!("redirect {status}"),
             other => format!("{other:?}"),
+        }
+    }
+
+    /// What becomes of a request, such as `POST http://a.test/x?y=1 field=value`, at the first address: the upstream, and the target that it
+    /// gets if that is another one; or a status.
+    pub(crate) fn response(&self, request: &str) -> String {
+        let mut words = request.split(' ').peekable();
+        let method = words.next_if(|word| !word.contains('/')).unwrap_or("GET");
+        let (scheme, url) = words.next().and_then(|url| url.split_once("://")).expect("a URL");
+        let (host, target) = url.split_at(url.find('/').expect("a path"));
+        let is_tls = scheme == "https";
+        let port = host.split_once(':').map_or(if is_tls { "443" } else { "80" }, |(_, port)| port);
+        let bind: SocketAddr = format!("10.0.0.1:{port}").parse().unwrap();
+        let at = flatout_engine::Address::Tcp(bind);
+        let is_here = |listens: &Vec<SiteListen>| listens.iter().any(|it| it.listen.address == at);
+        let Some(site) = self.site_listen.iter().position(is_here) else { return "closed port".to_owned() };
+        let field =
+            |word: &str| word.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let question = Question {
+            method: method.to_owned(),
+            host: host.to_owned(),
+            target: target.to_owned(),
+            fields: words.filter_map(field).collect(),
+            peer: None,
+            listener: self.sites.sites[site].listeners[0].number,
+            is_tls,
+        };
+        let explained = explain(&self.sites, &question).unwrap();
+        match (explained.site, explained.route) {
+            (Some(site), Ok(route)) => {
+                let to = self.target(&self.sites.sites[site].routes[route]);
+                let is_changed = explained.target != target && to.contains('/');
+                if is_changed { format!("{to} {}", explained.target) } else { to }
+            }
+            (_, Err(refused)) => refused.status.to_string(),
+            (None, Ok(_)) => "no site".to_owned(),
         }
     }
 

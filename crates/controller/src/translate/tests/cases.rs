@@ -74,6 +74,14 @@ fn paths_are_matched_by_type() {
             "{type: RegularExpression, value: '/v[0-9]+/.*'}",
             PathMatch::Regex { pattern: "^(?:/v[0-9]+/.*)$".to_owned(), ignore_case: false },
         ),
+        (
+            "{type: RegularExpression, value: '(?i)/a|/b'}",
+            PathMatch::Regex { pattern: "^(?:(?i)/a|/b)$".to_owned(), ignore_case: false },
+        ),
+        (
+            "{type: RegularExpression, value: '/(?!admin).*'}",
+            PathMatch::Regex { pattern: "^/(?!admin).*$".to_owned(), ignore_case: false },
+        ),
     ] {
         let rules = format!("rules:\n- matches: [{{path: {given}}}]\n  {TO_A}");
         let translation = with_base(&route("r", &rules));
@@ -90,6 +98,8 @@ fn paths_and_matches_that_no_request_could_have_are_refused_in_the_status() {
         "path: {type: Glob, value: /a}",
         "path: {type: RegularExpression, value: '/('}",
         "path: {type: RegularExpression, value: '/(a{1000}){1000}'}",
+        "path: {type: RegularExpression, value: '/a)|(?:.*'}",
+        "path: {type: RegularExpression, value: '/a(?!b)|/c'}",
         "headers: [{type: RegularExpression, name: a, value: '['}]",
         "headers: [{type: Prefix, name: a, value: b}]",
     ] {

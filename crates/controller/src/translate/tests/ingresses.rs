@@ -157,7 +157,7 @@ fn passwords_come_from_secrets_and_a_missing_one_closes_the_ingress() {
     let annotations = annotated(&[("auth-type", "basic"), ("auth-secret", "users"), ("auth-realm", "here")]);
     let text = ingress(&annotations, RULES);
     let closed = with(&text);
-    assert!(closed.sites.sites.is_empty());
+    assert_eq!(closed.targets("a.test"), ["500"]);
     assert!(notes(&closed)[0].contains("no Secret default/users"), "{:?}", notes(&closed));
     let hash = "$2y$04$gsQiMKD3w7nUIwXvpaPIuORbKqLT.tRn4yf7..Kj4/SYV/FlbZ5hi";
     let secret = format!(
@@ -193,7 +193,7 @@ fn annotations_that_would_leave_a_hole_close_the_ingress() {
         ("backend-protocol", "FCGI", "HTTP, HTTPS and GRPC"),
     ] {
         let translation = with(&ingress(&annotated(&[(name, value)]), RULES));
-        assert!(translation.sites.sites.is_empty(), "{name}");
+        assert_eq!(translation.targets("a.test"), ["500"], "{name}");
         let notes = notes(&translation);
         assert!(notes[0].contains("not served") && notes[0].contains(reason), "{notes:?}");
     }
@@ -299,7 +299,7 @@ fn clients_without_permission_are_sent_to_the_sign_in_page() {
         [("auth-signin", "/start"), ("auth-method", "POST"), ("auth-response-headers", "a b")]
     {
         let translation = with(&ingress(&annotated(&[url, (name, value)]), RULES));
-        assert!(translation.sites.sites.is_empty(), "{name}");
+        assert_eq!(translation.targets("a.test"), ["500"], "{name}");
         assert!(notes(&translation)[0].contains(&format!("not served: annotation {name}")), "{name}");
     }
 }
@@ -375,4 +375,60 @@ fn the_oldest_ingress_of_a_path_gets_its_requests() {
         ["an older object has the same requests: the path /x: Ingress default/i"]
     );
     assert!(notes(&with(&(other(2026, &to_b.replace("/x", "/x/y")) + &first))).is_empty());
+}
+
+/// The application is open at `/`, and protected at a longer path of another Ingress: what cannot be protected gets no requests at all, not
+/// those of the open path.
+#[test]
+fn requests_of_a_refused_ingress_do_not_go_to_a_shorter_path() {
+    let open = ingress("", &RULES.replace("/x", "/")).replace("{name: i,", "{name: open,");
+    let protected = |annotations: &[(&str, &str)], path: &str, kind: &str| {
+        let rules = RULES.replace("path: /x, pathType: Prefix", &format!("path: '{path}', pathType: {kind}"));
+        with(&(open.clone() + &ingress(&annotated(annotations), &rules).replace(CLASS, "")))
+    };
+    let (a, refused) = ("default/a:8080", ("auth-tls-secret", "default/ca"));
+    let regex = ("use-regex", "true");
+    let whitelist = ("whitelist-source-range", "10.0.0.0/8");
+    for (annotations, path, kind, cases) in [
+        (
+            &[refused][..],
+            "/x",
+            "Prefix",
+            &[("http://a.test/x", "500"), ("http://a.test/x/y", "500"), ("http://a.test/xy", a)][..],
+        ),
+        (&[refused], "/x", "Exact", &[("http://a.test/x", "500"), ("http://a.test/x/y", a)]),
+        (&[refused], "/x", "ImplementationSpecific", &[("http://a.test/xy", "500"), ("http://a.test/y", a)]),
+        (
+            &[refused, ("server-alias", "b.test")],
+            "/x",
+            "Prefix",
+            &[("http://b.test/x", "500"), ("http://b.test/y", "404")],
+        ),
+        (&[refused, regex], "/x[0-9]", "Prefix", &[("http://a.test/X7/y", "500"), ("http://a.test/x/y", a)]),
+        (
+            &[refused, ("rewrite-target", "/$1")],
+            "/x/(.*)",
+            "Prefix",
+            &[("http://a.test/x/y", "500"), ("http://a.test/x", a)],
+        ),
+        // A canary is no place of its own.
+        (&[refused, ("canary", "true")], "/", "Prefix", &[("http://a.test/x", a)]),
+        // Expressions that are invalid, that would be too large, or with look-behind: all that begins alike is closed, if it is protected.
+        (&[refused, regex], "/x/(a", "Prefix", &[("http://a.test/x/b", "500"), ("http://a.test/x", a)]),
+        (&[whitelist, regex], "/x/(a", "Prefix", &[("http://a.test/x/b", "500"), ("http://a.test/x", a)]),
+        (&[whitelist, regex], "/x+(a", "Prefix", &[("http://a.test/", "500")]),
+        (
+            &[whitelist, regex],
+            "/xy?(a{999}){999}",
+            "Prefix",
+            &[("http://a.test/x", "500"), ("http://a.test/y", a)],
+        ),
+        (&[whitelist, regex], "/x(?<=y)|/z", "Prefix", &[("http://a.test/z", "500")]),
+        (&[whitelist, regex], "/x(?<=y|w)", "Prefix", &[("http://a.test/xz", "500"), ("http://a.test/z", a)]),
+        (&[whitelist, regex], "/x\\1", "Prefix", &[("http://a.test/x1", "500"), ("http://a.test/z", a)]),
+        (&[regex], "/x/(a", "Prefix", &[("http://a.test/x/b", a)]),
+    ] {
+        let translation = protected(annotations, path, kind);
+        check_responses(&translation, cases, &format!("{annotations:?} {path}"));
+    }
 }
