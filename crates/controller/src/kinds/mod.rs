@@ -1,5 +1,14 @@
 //! The objects that are read, with the fields that are used. Fields that this version does not know are ignored, as in every
 //! client of Kubernetes; values that it does not know are refused where they are used.
+//!
+//! Why not the types of the crate `gateway-api` (0.22, November 2026):
+//!
+//! - Its enumerations are closed: a filter of a newer standard makes the whole HTTPRoute unreadable. Here, the other rules are served, and the
+//!   status of the route says which one is not.
+//! - It needs `kube` 4.2 and `k8s-openapi` 0.28, with schemas: 52 crates also where objects come from a folder, and in a cluster a second
+//!   `kube` beside ours.
+//! - Filters of rules and of backends are different types with the same fields, and so are references of each kind of route. All are one here.
+//! - Retries are in its experimental channel only, which has all other kinds once more.
 
 pub mod core;
 pub mod gateway;
