@@ -92,15 +92,26 @@ pub fn convert(objects: &Objects) -> Converted {
         Err(why) => (ingress, Wanted::of_left_out(ingress), Err(why)),
     };
     let all: Vec<_> = objects.ingresses.values().map(read).collect();
+    // What one Ingress says of a host holds for all of its paths.
     let mut hosts: BTreeMap<String, HostPaths> = BTreeMap::new();
+    let mut secrets: BTreeMap<(String, String), String> = BTreeMap::new();
     for (ingress, wanted, _) in &all {
         for (host, paths) in given_paths(ingress) {
+            if let Some(secret) = secret_of(ingress, host).filter(|_| wanted.canary.is_none()) {
+                secrets.entry((ingress.metadata.namespace.clone(), host.to_owned())).or_insert(secret);
+            }
             let host = hosts.entry(host.to_owned()).or_default();
             paths.iter().for_each(|path| host.add(path, wanted));
         }
     }
-    let mut conversion =
-        Conversion { objects, hosts, result: Converted::default(), routes: Vec::new(), canaries: Vec::new() };
+    let mut conversion = Conversion {
+        objects,
+        hosts,
+        secrets,
+        result: Converted::default(),
+        routes: Vec::new(),
+        canaries: Vec::new(),
+    };
     for (ingress, wanted, read) in all {
         let key = ingress.metadata.key();
         match read {
@@ -126,6 +137,8 @@ pub fn convert(objects: &Objects) -> Converted {
 struct Conversion<'o> {
     objects: &'o Objects,
     hosts: BTreeMap<String, HostPaths>,
+    /// Secrets with certificates, by namespace and host.
+    secrets: BTreeMap<(String, String), String>,
     result: Converted,
     routes: Vec<HostRoute>,
     canaries: Vec<CanaryRule>,
@@ -139,8 +152,16 @@ impl Conversion<'_> {
     /// Adds the routes of an Ingress, or with `is_left_out` those that refuse its requests.
     fn add(&mut self, ingress: &Ingress, wanted: &Wanted, is_left_out: bool) {
         let key = ingress.metadata.key();
-        for (host, paths) in given_paths(ingress) {
-            let secret = secret_of(ingress, host);
+        for (host, mut paths) in given_paths(ingress) {
+            let shared = || self.secrets.get(&(key.namespace.clone(), host.to_owned())).cloned();
+            let secret = secret_of(ingress, host).or_else(shared);
+            // The default backend has all other paths of its hosts, too.
+            let rest = ingress.spec.default_backend.clone().filter(|_| wanted.canary.is_none());
+            if let Some((host, backend)) = self.hosts.get_mut(host).zip(rest)
+                && !std::mem::replace(&mut host.have_root, true)
+            {
+                paths.push(Cow::Owned(IngressPath::rest(backend)));
+            }
             let rules: Vec<HostRule> =
                 paths.iter().map(|path| self.rule((&key, host), path, wanted, is_left_out)).collect();
             if let Some(canary) = &wanted.canary {
@@ -361,9 +382,7 @@ fn given_paths(ingress: &Ingress) -> BTreeMap<&str, Vec<Cow<'_, IngressPath>>> {
         hosts.entry(&rule.host).or_default().extend(paths);
     }
     if let Some(backend) = &ingress.spec.default_backend {
-        let (path, path_type) = ("/".to_owned(), "Prefix".to_owned());
-        let all = IngressPath { path, path_type, backend: backend.clone() };
-        hosts.entry("").or_default().push(Cow::Owned(all));
+        hosts.entry("").or_default().push(Cow::Owned(IngressPath::rest(backend.clone())));
     }
     hosts
 }

@@ -28,6 +28,8 @@ pub(super) struct HostPaths {
     are_patterns: bool,
     /// Some have alternatives outside of groups.
     have_alternatives: bool,
+    /// There is one for all requests.
+    pub(super) have_root: bool,
     /// Prefixes whose rest is part of a rewrite, and the bytes of their expressions. They match after all expressions.
     rewritten: Vec<(String, usize)>,
 }
@@ -47,6 +49,7 @@ impl HostPaths {
     /// Adds a path of an Ingress with these annotations.
     pub(super) fn add(&mut self, path: &IngressPath, wanted: &Wanted) {
         self.are_patterns |= wanted.use_regex || wanted.rewrite.as_ref().is_some_and(|to| *to != path.path);
+        self.have_root |= text_of(path) == "/" && path.path_type != "Exact" && wanted.canary.is_none();
         self.have_alternatives |= may_begin_otherwise(&path.path);
         if let Some(Ok(Some((before, _)))) = wanted.rewrite.as_deref().map(|to| idiom(text_of(path), to)) {
             self.rewritten.push((before.to_ascii_lowercase(), path.path.len()));

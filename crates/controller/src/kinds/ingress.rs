@@ -76,6 +76,13 @@ pub struct IngressPath {
     pub backend: IngressBackend,
 }
 
+impl IngressPath {
+    /// All paths that no other rule has.
+    pub(crate) fn rest(backend: IngressBackend) -> IngressPath {
+        IngressPath { path: "/".to_owned(), path_type: "Prefix".to_owned(), backend }
+    }
+}
+
 /// Where requests go.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]

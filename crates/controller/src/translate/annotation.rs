@@ -189,19 +189,9 @@ impl Annotations {
 
     /// Those of an Ingress that is refused: which requests are its own. `None` for a canary, whose requests another Ingress has.
     pub(super) fn closed(ingress: &Ingress) -> Option<Annotations> {
-        let get = |name: &str| {
-            ingress.metadata.annotations.get(&format!("{PREFIX}{name}")).map_or("", |value| value.trim())
-        };
-        let closed = Annotations {
-            aliases: list(get("server-alias")),
-            redirects: true,
-            use_regex: is_on(get("use-regex")),
-            // It says which paths are expressions.
-            rewrite: (!get("rewrite-target").is_empty()).then(Template::default),
-            is_closed: true,
-            ..Annotations::default()
-        };
-        (!is_on(get("canary"))).then_some(closed)
+        let aliases = list(value(ingress, "server-alias"));
+        let closed = Annotations { aliases, redirects: true, is_closed: true, ..Annotations::default() };
+        (!is_on(value(ingress, "canary"))).then_some(closed)
     }
 
     /// Whether some clients are refused.
@@ -232,7 +222,8 @@ impl Canary {
         if let Some((header, value)) = &self.header {
             let entry = format!("header[{}]", quoted(header));
             all.push((3, vec![format!("{entry} == {}", quoted(value.as_deref().unwrap_or("always")))]));
-            rest.push(format!("{entry} != \"never\""));
+            // With a value of its own, all others have no meaning.
+            rest.extend(value.is_none().then(|| format!("{entry} != \"never\"")));
         }
         if let Some(cookie) = &self.cookie {
             let entry = format!("cookie[{}]", quoted(cookie));
@@ -260,6 +251,17 @@ impl IngressRate {
         });
         RateUse { rate: at, burst: self.burst, delay: None, status: 503, fields: false, is_dry_run: false }
     }
+}
+
+/// Whether an Ingress with this path makes all paths of its host expressions, as in ingress-nginx.
+pub(super) fn makes_expressions(ingress: &Ingress, path: &str) -> bool {
+    let target = value(ingress, "rewrite-target");
+    is_on(value(ingress, "use-regex")) || (!target.is_empty() && target != path)
+}
+
+/// The value of an annotation; empty if there is none.
+fn value<'i>(ingress: &'i Ingress, name: &str) -> &'i str {
+    ingress.metadata.annotations.get(&format!("{PREFIX}{name}")).map_or("", |value| value.trim())
 }
 
 fn is_on(value: &str) -> bool {

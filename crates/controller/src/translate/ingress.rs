@@ -2,17 +2,18 @@
 //! out, such as a snippet, is closed: its requests get 500. They must not go to a shorter path of another Ingress, which may lead to the same
 //! application without the protection.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use flatout_site::Regex;
 use flatout_site::plan::{Action, ForwardAuth, PathMatch, Rate, Rewrite, RewriteFrom, Route, Template, Then};
 use flatout_tls::Profile;
 use serde_json::json;
 
 use super::Settings;
-use super::annotation::{Annotations, Canary};
+use super::annotation::{Annotations, Canary, makes_expressions};
 use super::auth_service::{AuthPlace, AuthService};
 use super::backend::{UpstreamOptions, Upstreams};
 use super::certificate::Files;
@@ -20,7 +21,7 @@ use super::certificate_refs::identity;
 use super::grant::{Referrer, is_granted};
 use super::hostname::HostName;
 use super::listener::TlsEnding;
-use super::precedence::{Specificity, checked_path, literal_start, parsed, prefix, quoted};
+use super::precedence::{Specificity, checked_path, literal_start, parsed, prefix};
 use super::rule::{RankedRoute, forward, refusal};
 use super::site::Sites;
 use crate::condition::StatusUpdate;
@@ -78,6 +79,17 @@ enum HostTls {
     Served,
 }
 
+/// What all Ingresses of a host have in common.
+#[derive(Default)]
+struct IngressHosts {
+    /// Those whose paths are expressions, because an Ingress has `use-regex` or `rewrite-target`.
+    with_expressions: HashSet<String>,
+    /// Those with a rule for all paths.
+    with_root: HashSet<String>,
+    /// Those that some Ingress has a certificate for.
+    secured: HashSet<HostName>,
+}
+
 impl IngressParts<'_, '_> {
     /// Adds all Ingresses of this controller, the oldest first, and canaries behind the others. Returns their statuses.
     pub(super) fn add_all(&mut self) -> Vec<Arc<StatusUpdate>> {
@@ -87,13 +99,50 @@ impl IngressParts<'_, '_> {
             .enumerate()
             .map(|(age, ingress)| {
                 let mut notes = Vec::new();
-                let annotations = Annotations::parse(ingress, self.objects, &mut notes);
-                ReadIngress { ingress, age, annotations: annotations.map(Rc::new), notes }
+                let annotations = Annotations::parse(ingress, self.objects, &mut notes).map(Rc::new);
+                ReadIngress { ingress, age, annotations, notes, hosts: Vec::new() }
             })
             .collect();
         read.sort_by_key(ReadIngress::is_canary);
+        // What one Ingress says of a host holds for all of its paths.
+        let mut hosts = IngressHosts::default();
+        for ingress in &mut read {
+            self.add_names(ingress, &mut hosts);
+        }
         let mut mains = Mains::new();
-        read.into_iter().filter_map(|it| self.add(it, &mut mains)).collect()
+        read.into_iter().filter_map(|it| self.add(it, &mut hosts, &mut mains)).collect()
+    }
+
+    /// Adds the listeners of an Ingress.
+    fn add_names(&mut self, read: &mut ReadIngress<'_>, hosts: &mut IngressHosts) {
+        let ReadIngress { ingress, annotations, notes, .. } = read;
+        for (host, paths) in rules(ingress) {
+            if paths.iter().any(|path| makes_expressions(ingress, &path.path)) {
+                hosts.with_expressions.insert(host.to_owned());
+            }
+        }
+        let annotations = match annotations {
+            Ok(annotations) if annotations.canary.is_some() => return,
+            Ok(annotations) => annotations.clone(),
+            Err(_) => {
+                let Some(closed) = Annotations::closed(ingress) else { return };
+                Rc::new(closed)
+            }
+        };
+        let Some(at) = self.listeners() else { return };
+        for (host, paths) in rules(ingress) {
+            let aliases = annotations.aliases.iter().map(String::as_str).filter(|_| !host.is_empty());
+            let names: Vec<IngressName> = std::iter::once(host)
+                .chain(aliases)
+                .filter_map(|name| self.serve_name(ingress, &annotations, &at, name, notes))
+                .collect();
+            let secured = names.iter().filter(|name| name.is_secure).map(|name| name.hostname.clone());
+            hosts.secured.extend(secured);
+            if paths.iter().any(|path| path_text(path) == "/" && path.path_type != "Exact") {
+                hosts.with_root.insert(host.to_owned());
+            }
+            read.hosts.push(IngressHost { host: host.to_owned(), paths, names });
+        }
     }
 
     fn is_ours(&self, ingress: &Ingress) -> bool {
@@ -114,22 +163,27 @@ impl IngressParts<'_, '_> {
         }
     }
 
-    fn add(&mut self, read: ReadIngress<'_>, mains: &mut Mains) -> Option<Arc<StatusUpdate>> {
+    fn add(
+        &mut self,
+        read: ReadIngress<'_>,
+        all: &mut IngressHosts,
+        mains: &mut Mains,
+    ) -> Option<Arc<StatusUpdate>> {
         let kind = find_kind("networking.k8s.io/v1", "Ingress")?;
-        let ReadIngress { ingress, age, annotations, mut notes } = read;
+        let ReadIngress { ingress, age, annotations, mut notes, hosts } = read;
         let key = ingress.metadata.key();
         let served = match annotations {
             Ok(annotations) => {
                 match &annotations.canary {
-                    Some(canary) => self.serve_canary(ingress, canary, age, mains, &mut notes),
-                    None => self.serve(ingress, &annotations, age, mains, &mut notes),
+                    Some(canary) => self.serve_canary((ingress, age), canary, (all, mains), &mut notes),
+                    None => self.serve((ingress, age, hosts), &annotations, (all, mains), &mut notes),
                 }
                 true
             }
             Err(why) => {
                 notes.push(format!("not served: {why}"));
                 if let Some(closed) = Annotations::closed(ingress) {
-                    self.serve(ingress, &Rc::new(closed), age, mains, &mut notes);
+                    self.serve((ingress, age, hosts), &Rc::new(closed), (all, mains), &mut notes);
                 }
                 false
             }
@@ -165,23 +219,29 @@ impl IngressParts<'_, '_> {
 
     fn serve(
         &mut self,
-        ingress: &Ingress,
+        (ingress, age, hosts): (&Ingress, usize, Vec<IngressHost>),
         annotations: &Rc<Annotations>,
-        age: usize,
-        mains: &mut Mains,
+        (all, mains): (&mut IngressHosts, &mut Mains),
         notes: &mut Vec<String>,
     ) {
         let Some(at) = self.listeners() else { return };
-        for (host, paths) in rules(ingress) {
-            let aliases = annotations.aliases.iter().map(String::as_str).filter(|_| !host.is_empty());
-            let names: Vec<IngressName> = std::iter::once(host)
-                .chain(aliases)
-                .filter_map(|name| self.serve_name(ingress, annotations, &at, name, notes))
-                .collect();
+        for IngressHost { host, mut paths, mut names } in hosts {
+            for name in names.iter_mut().filter(|name| all.secured.contains(&name.hostname)) {
+                name.redirects |= annotations.redirects;
+                name.is_secure = true;
+            }
+            // The default backend has all other paths of its hosts, too.
+            let rest = ingress.spec.default_backend.clone();
+            if let Some(backend) = rest.filter(|_| all.with_root.insert(host.clone())) {
+                paths.push(IngressPath::rest(backend));
+            }
+            let key = ingress.metadata.key();
+            let is_pattern = all.with_expressions.contains(&host);
             let routes: Arc<[RankedRoute]> = paths
                 .iter()
                 .flat_map(|path| {
-                    self.routes(ingress, (host, path), (&ingress.metadata.key(), annotations), None, notes)
+                    let place = PathPlace { host: &host, path, is_pattern };
+                    self.routes(ingress, place, (&key, annotations), None, notes)
                 })
                 .collect();
             self.add_routes(&at, &names, (age, &routes));
@@ -190,9 +250,9 @@ impl IngressParts<'_, '_> {
             }
             let names: Rc<[IngressName]> = names.into();
             for path in paths {
-                let (ingress, annotations) = (ingress.metadata.key(), annotations.clone());
+                let (ingress, annotations) = (key.clone(), annotations.clone());
                 let main = Rc::new(MainPath { ingress, annotations, names: names.clone() });
-                mains.entry((host.to_owned(), path.path, path.path_type)).or_insert(main);
+                mains.entry((host.clone(), path.path, path.path_type)).or_insert(main);
             }
         }
     }
@@ -200,10 +260,9 @@ impl IngressParts<'_, '_> {
     /// Serves a canary: some of the requests of another Ingress, with all the rules of that one.
     fn serve_canary(
         &mut self,
-        ingress: &Ingress,
+        (ingress, age): (&Ingress, usize),
         canary: &Canary,
-        age: usize,
-        mains: &Mains,
+        (all, mains): (&IngressHosts, &Mains),
         notes: &mut Vec<String>,
     ) {
         let Some(at) = self.listeners() else { return };
@@ -220,7 +279,8 @@ impl IngressParts<'_, '_> {
                     continue;
                 };
                 let of_main = (&main.ingress, &*main.annotations);
-                let routes = self.routes(ingress, (host, path), of_main, Some(canary), notes).into();
+                let place = PathPlace { host, path, is_pattern: all.with_expressions.contains(host) };
+                let routes = self.routes(ingress, place, of_main, Some(canary), notes).into();
                 self.add_routes(&at, &main.names, (age, &routes));
             }
         }
@@ -299,17 +359,20 @@ impl IngressParts<'_, '_> {
     fn routes(
         &mut self,
         ingress: &Ingress,
-        (host, path): (&str, &IngressPath),
+        place: PathPlace<'_>,
         (main, annotations): (&ObjectKey, &Annotations),
         canary: Option<&Canary>,
         notes: &mut Vec<String>,
     ) -> Vec<RankedRoute> {
         let key = ingress.metadata.key();
-        let (matched, is_closed) = match path_match(path, annotations) {
+        let PathPlace { host, path, .. } = place;
+        let is_needed = annotations.is_closed || annotations.protects();
+        let (matched, is_closed) = match path_match(place) {
             Ok(matched) => (matched, annotations.is_closed),
             Err(why) => {
                 notes.push(why);
-                let Some(closed) = closed_path(path, annotations) else { return Vec::new() };
+                // Without protection, other paths may have its requests.
+                let Some(closed) = closed_path(place).filter(|_| is_needed) else { return Vec::new() };
                 (closed, true)
             }
         };
@@ -452,6 +515,24 @@ struct ReadIngress<'o> {
     age: usize,
     annotations: Result<Rc<Annotations>, String>,
     notes: Vec<String>,
+    /// Its hosts; none for a canary.
+    hosts: Vec<IngressHost>,
+}
+
+/// A host of an Ingress with its paths, the host's name, and its aliases.
+struct IngressHost {
+    host: String,
+    paths: Vec<IngressPath>,
+    names: Vec<IngressName>,
+}
+
+/// A path of a host.
+#[derive(Clone, Copy)]
+struct PathPlace<'p> {
+    host: &'p str,
+    path: &'p IngressPath,
+    /// It is an expression.
+    is_pattern: bool,
 }
 
 impl ReadIngress<'_> {
@@ -468,8 +549,7 @@ fn rules(ingress: &Ingress) -> Vec<(&str, Vec<IngressPath>)> {
         rules.push((&rule.host, paths));
     }
     if let Some(backend) = &ingress.spec.default_backend {
-        let (path, path_type) = ("/".to_owned(), "Prefix".to_owned());
-        rules.push(("", vec![IngressPath { path, path_type, backend: backend.clone() }]));
+        rules.push(("", vec![IngressPath::rest(backend.clone())]));
     }
     rules
 }
@@ -493,26 +573,18 @@ fn path_text(path: &IngressPath) -> &str {
     if path.path.is_empty() { "/" } else { &path.path }
 }
 
-/// Whether a path is an expression.
-fn is_pattern(path: &IngressPath, annotations: &Annotations) -> bool {
-    let is_on = annotations.use_regex || (annotations.rewrite.is_some() && path.path.contains('('));
-    is_on && path.path_type != "Exact"
-}
-
-/// The paths that get 500 because an expression for them cannot be used: all that begin as it does. `None` if nothing protects them, so that
-/// other paths may have their requests.
-fn closed_path(path: &IngressPath, annotations: &Annotations) -> Option<PathMatch> {
-    let is_needed = is_pattern(path, annotations) && (annotations.is_closed || annotations.protects());
+/// The paths that get 500 because an expression for them cannot be used: all that begin as it does.
+fn closed_path(PathPlace { path, is_pattern, .. }: PathPlace<'_>) -> Option<PathMatch> {
     let pattern = format!("^{}", literal_start(&path.path));
-    is_needed.then_some(PathMatch::Regex { pattern, ignore_case: true })
+    is_pattern.then_some(PathMatch::Regex { pattern, ignore_case: true })
 }
 
-fn path_match(path: &IngressPath, annotations: &Annotations) -> Result<PathMatch, String> {
+fn path_match(PathPlace { path, is_pattern, .. }: PathPlace<'_>) -> Result<PathMatch, String> {
     let text = path_text(path);
     // As ingress-nginx does: expressions begin at the start of the path, and ignore case.
-    if is_pattern(path, annotations) {
+    if is_pattern {
         let pattern = format!("^{text}");
-        parsed(&[format!("path.matches({})", quoted(&pattern))])?;
+        Regex::new(&pattern, true).map_err(|why| format!("the path `{text}`: {why}"))?;
         return Ok(PathMatch::Regex { pattern, ignore_case: true });
     }
     match path.path_type.as_str() {

@@ -19,6 +19,7 @@ mod cases;
 mod conflicts;
 mod gateway_tls;
 mod incremental;
+mod ingress_requests;
 mod ingresses;
 mod listener_sets;
 mod policies;
@@ -129,7 +130,7 @@ impl Translation {
         let bind: SocketAddr = format!("10.0.0.1:{port}").parse().unwrap();
         let at = flatout_engine::Address::Tcp(bind);
         let is_here = |listens: &Vec<SiteListen>| listens.iter().any(|it| it.listen.address == at);
-        let Some(site) = self.site_listen.iter().position(is_here) else { return "closed port".to_owned() };
+        let Some(site) = self.site_listen.iter().position(is_here) else { return "closed-port".to_owned() };
         let field =
             |word: &str| word.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
         let question = Question {

@@ -6,7 +6,7 @@ use flatout_site::plan::{Limited, Template, Verdict};
 
 use super::*;
 
-const CLASS: &str = "---\napiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: flatout}\n\
+pub(super) const CLASS: &str = "---\napiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: flatout}\n\
                      spec: {controller: flatout.dev/controller}\n";
 
 /// An Ingress of the class with these annotations and rules, behind the objects of the base without its gateway.
@@ -18,18 +18,18 @@ fn ingress(annotations: &str, spec: &str) -> String {
     )
 }
 
-fn annotated(annotations: &[(&str, &str)]) -> String {
+pub(super) fn annotated(annotations: &[(&str, &str)]) -> String {
     let one = |(name, value): &(&str, &str)| format!("nginx.ingress.kubernetes.io/{name}: '{value}'");
     annotations.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-fn with(text: &str) -> Translation {
+pub(super) fn with(text: &str) -> Translation {
     translated(&format!("{}\n{text}", BASE.replace("gatewayClassName: flatout", "gatewayClassName: none")))
 }
 
 const RULES: &str = "rules:\n- host: a.test\n  http:\n    paths:\n    - {path: /x, pathType: Prefix, backend: {service: {name: a, port: {number: 8080}}}}";
 
-fn notes(translation: &Translation) -> Vec<String> {
+pub(super) fn notes(translation: &Translation) -> Vec<String> {
     translation.statuses.iter().flat_map(|it| it.faults()).collect()
 }
 
@@ -57,7 +57,7 @@ fn ports_have_names_and_a_default_backend_serves_the_rest() {
     let rules = RULES.replace("number: 8080", "name: other")
         + "\ndefaultBackend: {service: {name: b, port: {number: 8080}}}";
     let translation = with(&ingress("", &rules));
-    assert_eq!(translation.targets("a.test"), ["default/a:9090"]);
+    assert_eq!(translation.targets("a.test"), ["default/a:9090", "default/b:8080"]);
     assert_eq!(translation.targets("b.test"), ["default/b:8080"]);
     let missing = with(&ingress("", &RULES.replace("number: 8080", "name: none")));
     assert_eq!(missing.targets("a.test"), ["500"]);
