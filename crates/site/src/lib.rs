@@ -73,6 +73,7 @@ pub use flatout_gateway::{
 };
 pub use listed::{ListedRoute, ListedSite};
 pub use plan::Plan;
+pub use table::ROUTES_MAX;
 pub use tls_route::TlsDecision;
 pub use worker::WorkerSites;
 

@@ -16,7 +16,7 @@ use super::pattern;
 use super::plan::{PathMatch, Route, RouteEntry};
 
 /// Routes of one site.
-const ROUTES_MAX: usize = 4096;
+pub const ROUTES_MAX: usize = 4096;
 
 /// The routes of a site by their paths.
 #[derive(Debug, Clone, Default)]

@@ -61,6 +61,7 @@ pub struct Endpoint {
     #[serde(deserialize_with = "null_as_default")]
     pub addresses: Vec<String>,
     /// Its state.
+    #[serde(deserialize_with = "null_as_default")]
     pub conditions: EndpointConditions,
 }
 

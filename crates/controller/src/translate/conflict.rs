@@ -125,7 +125,7 @@ impl Shadowed {
 }
 
 /// The object of a route's name, such as `HTTPRoute/default/a` of `HTTPRoute/default/a/0.1`.
-fn object_of(name: &str) -> Option<&str> {
+pub(super) fn object_of(name: &str) -> Option<&str> {
     let (end, _) = name.match_indices('/').nth(2)?;
     name.get(..end)
 }

@@ -7,6 +7,7 @@ use flatout_site::plan::{
     Then, Variable, When,
 };
 
+use super::hostname::HostName;
 use crate::kinds::route::{
     CorsFilter, Fraction, HeaderModifier, HttpFilter, PathModifier, RequestMirror, RequestRedirect,
     UrlRewrite,
@@ -37,18 +38,18 @@ pub(super) fn apply(
         match filter.kind.as_str() {
             "RequestHeaderModifier" => {
                 let modifier = filter.request_header_modifier.as_ref().ok_or_else(lacks)?;
-                route.rules.request_fields.extend(fields(modifier));
+                route.rules.request_fields.extend(fields(modifier)?);
             }
             "ResponseHeaderModifier" => {
                 let modifier = filter.response_header_modifier.as_ref().ok_or_else(lacks)?;
-                route.rules.response_fields.extend(fields(modifier));
+                route.rules.response_fields.extend(fields(modifier)?);
             }
             "RequestRedirect" => {
                 redirect(filter.request_redirect.as_ref().ok_or_else(lacks)?, origin, route)?
             }
             "URLRewrite" => {
                 let UrlRewrite { hostname, path } = filter.url_rewrite.as_ref().ok_or_else(lacks)?;
-                host = hostname.clone().or(host);
+                host = hostname.as_deref().map(checked_host).transpose()?.or(host);
                 if let Some(path) = path {
                     route.rewrites.push(rewrite(path, &route.path)?);
                 }
@@ -88,12 +89,24 @@ pub(super) fn mirrored_share(mirror: &RequestMirror) -> Result<(u32, u32), Strin
     }
 }
 
-fn fields(modifier: &HeaderModifier) -> Vec<FieldRule> {
+fn fields(modifier: &HeaderModifier) -> Result<Vec<FieldRule>, String> {
+    let mut values = modifier.set.iter().chain(&modifier.add);
+    if let Some(it) = values.find(|it| it.value.chars().any(|letter| letter.is_control() && letter != '\t')) {
+        return Err(format!("the value {:?} of the field {} has control characters", it.value, it.name));
+    }
     let rule = |name: &str, change| FieldRule { change, name: name.to_owned(), when: When::Always };
     let set = modifier.set.iter().map(|it| rule(&it.name, FieldChange::Set(Template::text(&it.value))));
     let add = modifier.add.iter().map(|it| rule(&it.name, FieldChange::Add(Template::text(&it.value))));
     let remove = modifier.remove.iter().map(|name| rule(name, FieldChange::Remove));
-    set.chain(add).chain(remove).collect()
+    Ok(set.chain(add).chain(remove).collect())
+}
+
+/// A host name that can stand in a URL.
+fn checked_host(text: &str) -> Result<String, String> {
+    match HostName::parse(Some(text))? {
+        HostName::Exact(_) => Ok(text.to_owned()),
+        _ => Err(format!("got the host name `{text}`, need one without a wildcard")),
+    }
 }
 
 fn redirect(redirect: &RequestRedirect, origin: ListenerOrigin, route: &mut Route) -> Result<(), String> {
@@ -103,6 +116,9 @@ fn redirect(redirect: &RequestRedirect, origin: ListenerOrigin, route: &mut Rout
     }
     let usual = if origin.is_https { "https" } else { "http" };
     let scheme = redirect.scheme.as_deref().unwrap_or(usual).to_ascii_lowercase();
+    if !["http", "https"].contains(&scheme.as_str()) {
+        return Err(format!("a redirect with the scheme `{scheme}`; there are http and https"));
+    }
     let port = match (redirect.port, &redirect.scheme) {
         (Some(port), _) => Some(port),
         // The usual port of a scheme that was named.
@@ -112,7 +128,7 @@ fn redirect(redirect: &RequestRedirect, origin: ListenerOrigin, route: &mut Rout
     let is_usual = matches!((scheme.as_str(), port), ("http", Some(80)) | ("https", Some(443)) | (_, None));
     let mut pieces = vec![Piece::Text(format!("{scheme}://"))];
     pieces.push(match &redirect.hostname {
-        Some(host) => Piece::Text(host.clone()),
+        Some(host) => Piece::Text(checked_host(host)?),
         None => Piece::Variable(Variable::Host),
     });
     if let Some(port) = port.filter(|_| !is_usual) {
@@ -128,9 +144,12 @@ fn redirect(redirect: &RequestRedirect, origin: ListenerOrigin, route: &mut Rout
 
 fn rewrite(change: &PathModifier, path: &PathMatch) -> Result<Rewrite, String> {
     // A `?` would begin a query.
-    let plain = |text: &str| match text.contains('?') {
-        true => Err(format!("got the path `{text}`, need one without a query")),
-        false => Ok(Template::text(text)),
+    let plain = |text: &str| {
+        let is_path = text.is_empty() || text.starts_with('/');
+        match is_path && !text.contains(|letter: char| letter == '?' || letter.is_control()) {
+            true => Ok(Template::text(text)),
+            false => Err(format!("got the path {text:?}, need one that begins with `/`, without a query")),
+        }
     };
     let rewrite = |from, to| Rewrite { from, to, then: Then::Stop, when: Vec::new() };
     match (change.kind.as_str(), path) {

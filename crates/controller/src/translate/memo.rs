@@ -18,13 +18,14 @@ use flatout_proxy::Upstream;
 use super::any_route::all_routes;
 use super::backend::{FormerUpstreams, UpstreamBackend, Upstreams};
 use super::certificate::Files;
-use super::conflict::TakenNames;
+use super::conflict::{TakenNames, object_of};
 use super::ingress::IngressParts;
 use super::record::{Parts, RouteRecord};
 use super::route_policy::RoutePolicies;
 use super::site::{FinishedSites, FormerSites, Sites};
 use super::surroundings::Surroundings;
 use super::{Settings, Translation, class_statuses, gateway};
+use crate::condition::StatusUpdate;
 use crate::kinds::ObjectKey;
 use crate::objects::{ObjectChanges, Objects};
 
@@ -90,7 +91,7 @@ impl Translator {
                 former_sites: known.as_ref().and_then(|it| it.sites.as_ref()),
                 changed: &changed,
             };
-            let (translation, removed, records, sites) = round.translate(objects, settings);
+            let (mut translation, removed, records, sites) = round.translate(objects, settings);
             let before = refused.len();
             let mut others = Vec::new();
             for (route, why) in removed {
@@ -104,10 +105,7 @@ impl Translator {
             if refused.len() > before {
                 continue;
             }
-            for (route, why) in others {
-                let message = format_args!("{route} is not served: {why}");
-                flatout_engine::report(flatout_engine::Severity::Error, message);
-            }
+            note_refused(&mut translation.statuses, others);
             self.known = Some(Known {
                 settings: settings.clone(),
                 upstreams: translation.sites.upstreams.clone(),
@@ -116,6 +114,25 @@ impl Translator {
                 sites,
             });
             return translation;
+        }
+    }
+}
+
+/// Notes for Ingresses that the site layer refuses some of their routes.
+fn note_refused(statuses: &mut [Arc<StatusUpdate>], refused: Vec<(String, String)>) {
+    let mut notes: BTreeMap<String, String> = BTreeMap::new();
+    for (route, why) in refused {
+        let Some((object, path)) = object_of(&route).and_then(|it| route.split_at_checked(it.len())) else {
+            continue;
+        };
+        notes.entry(object.to_owned()).or_insert_with(|| format!("the path `{path}` is not served: {why}"));
+    }
+    if notes.is_empty() {
+        return;
+    }
+    for status in statuses.iter_mut() {
+        if let Some(note) = notes.get(&format!("{}/{}", status.kind.name, status.key)) {
+            Arc::make_mut(status).notes.push(note.clone());
         }
     }
 }

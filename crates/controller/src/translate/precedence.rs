@@ -74,6 +74,7 @@ impl RequestMatch {
             ("Exact", Some(service), None) => prefix(&format!("/{service}"))?,
             ("Exact", None, Some(name)) => anchored(&format!("/[^/]+/{}", escaped(name)))?,
             ("RegularExpression", service, name) => {
+                [service, name].into_iter().flatten().try_for_each(check_expression)?;
                 anchored(&format!("/(?:{})/(?:{})", service.unwrap_or("[^/]+"), name.unwrap_or("[^/]+")))?
             }
             (other, ..) => {
@@ -146,14 +147,17 @@ pub(crate) fn anchored(given: &str) -> Result<PathMatch, String> {
         Some(rest) => ("(?i)", rest.trim_start_matches('^')),
         None => ("", given.trim_start_matches('^')),
     };
-    // By itself first: with `)` too much, the group below would end early.
-    let alone = Regex::new(&format!("{flags}^{rest}"), false);
-    alone.map_err(|why| format!("the expression `{given}`: {why}"))?;
+    check_expression(&format!("{flags}^{rest}"))?;
     // Look-ahead is only known behind `^`. An expression with it has no alternatives outside of groups, so that it needs none around it.
     let whole = [format!("^(?:{flags}{rest})$"), format!("{flags}^{rest}$")];
     let fit = whole.into_iter().find(|pattern| Regex::new(pattern, false).is_ok());
     let pattern = fit.ok_or_else(|| format!("the expression `{given}` does not match whole paths"))?;
     Ok(PathMatch::Regex { pattern, ignore_case: false })
+}
+
+/// Checks an expression before it becomes part of another one: with `)` too much, it would end the group around it.
+fn check_expression(given: &str) -> Result<(), String> {
+    Regex::new(given, false).map(drop).map_err(|why| format!("the expression `{given}`: {why}"))
 }
 
 /// A text with which all paths of an expression begin, valid or not. `/` if it is not certain.
@@ -206,13 +210,20 @@ fn named(table: &str, matches: &[NamedMatch], ignores_case: bool) -> Result<Vec<
         }
         let name = if ignores_case { it.name.to_ascii_lowercase() } else { it.name.clone() };
         let entry = format!("{table}[{}]", quoted(&name));
-        conditions.push(match it.kind.as_deref().unwrap_or("Exact") {
-            "Exact" => format!("{entry} == {}", quoted(&it.value)),
-            "RegularExpression" => format!("{entry}.matches({})", quoted(&format!("^(?:{})$", it.value))),
+        let (condition, fits_empty) = match it.kind.as_deref().unwrap_or("Exact") {
+            "Exact" => (format!("{entry} == {}", quoted(&it.value)), it.value.is_empty()),
+            "RegularExpression" => {
+                check_expression(&it.value)?;
+                let whole = format!("^(?:{})$", it.value);
+                let fits_empty = Regex::new(&whole, false).is_ok_and(|whole| whole.is_match(b""));
+                (format!("{entry}.matches({})", quoted(&whole)), fits_empty)
+            }
             other => {
                 return Err(format!("a match of the type `{other}`; there are Exact and RegularExpression"));
             }
-        });
+        };
+        // What is missing has an empty text.
+        conditions.push(if fits_empty { format!("has({entry}) && {condition}") } else { condition });
     }
     Ok(conditions)
 }

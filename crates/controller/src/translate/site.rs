@@ -14,14 +14,14 @@ use flatout_site::plan::{
     self as site_plan, Action, Host, PassthroughShare, PathMatch, Rate, Route, SharedSite, Site,
     SiteListener, Template, TlsPassthrough,
 };
-use flatout_site::{Place, RightPlan, check_after};
+use flatout_site::{Place, ROUTES_MAX, RightPlan, check_after};
 use flatout_tls::Profile;
 
 use super::conflict::Shadowed;
 use super::gateway::GatewayState;
 use super::hostname::HostName;
 use super::listener::TlsEnding;
-use super::rule::RankedRoute;
+use super::rule::{RankedRoute, refusal};
 
 /// The sites of a plan, while it is made.
 #[derive(Default)]
@@ -163,12 +163,15 @@ impl Sites {
         former: Option<&FormerSites>,
     ) -> FinishedSites {
         let (mut sites, mut listens, mut secure) = (Vec::new(), Vec::new(), Vec::new());
-        let mut shadowed = Shadowed::default();
+        let (mut shadowed, mut removed) = (Shadowed::default(), Vec::new());
         for ((bind, hostname), draft) in std::mem::take(&mut self.sites) {
             let listener = self.listener_of(bind, &hostname);
             let ending = listener.map_or(TlsEnding::None, |it| it.ending);
             let profile = listener.filter(|_| ending.is_here()).map(|listener| listener.profile.clone());
-            let routes = if ending.passes_on() { Vec::new() } else { ordered(&draft.routes) };
+            let routes = match ending.passes_on() {
+                true => Vec::new(),
+                false => ordered(&draft.routes, &mut removed),
+            };
             shadowed.add(&routes);
             let mut made = site(&format!("{hostname}:{}", bind.port()), hostname.host(), routes);
             let passthrough = draft.passthrough.filter(|_| ending.passes_on());
@@ -200,7 +203,8 @@ impl Sites {
         }
         let mut plan =
             site_plan::Plan { upstreams, rates, sites, keeps_unchanged: true, ..site_plan::Plan::default() };
-        let (removed, right) = remove_faulty(&mut plan, former.map(|it| &it.right));
+        let (faulty, right) = remove_faulty(&mut plan, former.map(|it| &it.right));
+        removed.extend(faulty);
         FinishedSites { plan, listens, secure, removed, right, shadowed }
     }
 }
@@ -283,16 +287,24 @@ pub(crate) fn number(sites: &mut [SharedSite], listens: &[Vec<SiteListen>]) {
     }
 }
 
-/// Routes in the order in which they are tried: of those for the same paths, the most specific first, then the oldest.
-fn ordered(routes: &[(usize, Arc<[RankedRoute]>)]) -> Vec<Route> {
+/// Routes in the order in which they are tried: of those for the same paths, the most specific first, then the oldest. If they are too many for
+/// a site, those of the newest objects are removed.
+fn ordered(routes: &[(usize, Arc<[RankedRoute]>)], removed: &mut Vec<(String, String)>) -> Vec<Route> {
     let mut all: Vec<(usize, &RankedRoute)> =
         routes.iter().flat_map(|(age, routes)| routes.iter().map(|it| (*age, it))).collect();
+    if all.len() > ROUTES_MAX {
+        all.sort_by_key(|(age, _)| *age);
+        let newest = all.split_off(ROUTES_MAX);
+        let why = format!("its host name has more than {ROUTES_MAX} routes");
+        removed.extend(newest.iter().map(|(_, it)| (it.route.name.clone(), why.clone())));
+    }
     // Stable: matches of one rule, and shares of one match, keep their order.
     all.sort_by_key(|(age, it)| (Reverse(it.specificity), *age));
     all.into_iter().map(|(_, it)| it.route.clone()).collect()
 }
 
-/// Removes the routes that the site layer refuses although the translation accepted them: a route must not stop all others.
+/// Removes the routes that the site layer refuses although the translation accepted them: a route must not stop all others. Requests of
+/// an Ingress get 500 instead: a shorter path must not get them.
 /// Returns their names, and why, and the plan as it was checked.
 fn remove_faulty(
     plan: &mut site_plan::Plan,
@@ -306,8 +318,16 @@ fn remove_faulty(
         };
         match fault.place {
             Place::Route(site, route) if plan.sites.get(site).is_some_and(|it| route < it.routes.len()) => {
-                let removed = plan.sites[site].routes.remove(route);
-                all.push((removed.name, fault.reason));
+                let faulty = plan.sites[site].routes.remove(route);
+                if faulty.name.starts_with("Ingress/") && faulty.action != refusal() {
+                    let closed = Route {
+                        name: faulty.name.clone(),
+                        when: faulty.when.clone(),
+                        ..Route::new(faulty.path.clone(), refusal())
+                    };
+                    plan.sites[site].routes.insert(route, closed);
+                }
+                all.push((faulty.name, fault.reason));
             }
             // Who made the plan checks it again, and keeps the one before.
             _ => return (all, None),

@@ -18,6 +18,7 @@ use crate::yaml;
 mod cases;
 mod conflicts;
 mod gateway_tls;
+mod hostile;
 mod incremental;
 mod ingress_requests;
 mod ingresses;
