@@ -223,7 +223,15 @@ fn named(table: &str, matches: &[NamedMatch], ignores_case: bool) -> Result<Vec<
             }
         };
         // What is missing has an empty text.
-        conditions.push(if fits_empty { format!("has({entry}) && {condition}") } else { condition });
+        let condition = if fits_empty { format!("has({entry}) && {condition}") } else { condition };
+        conditions.push(match ignores_case || !name.contains(char::is_alphabetic) {
+            true => condition,
+            // The table ignores the case of names, as nginx does.
+            false => {
+                let named = quoted(&format!("(^|&){}=", escaped(&name)));
+                format!("query.matches({named}) && {condition}")
+            }
+        });
     }
     Ok(conditions)
 }

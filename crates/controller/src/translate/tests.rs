@@ -25,6 +25,7 @@ mod ingresses;
 mod listener_sets;
 mod policies;
 mod route_policies;
+mod route_requests;
 mod status;
 mod tls_routes;
 
@@ -147,12 +148,22 @@ impl Translation {
         match (explained.site, explained.route) {
             (Some(site), Ok(route)) => {
                 let to = self.target(&self.sites.sites[site].routes[route]);
+                let is_redirect = to.starts_with("redirect 30") && self.is_changed(site, route);
                 let is_changed = explained.target != target && to.contains('/');
-                if is_changed { format!("{to} {}", explained.target) } else { to }
+                match (is_redirect, is_changed) {
+                    (true, _) => format!("{to} {}", explained.path),
+                    (_, true) => format!("{to} {}", explained.target),
+                    _ => to,
+                }
             }
             (_, Err(refused)) => refused.status.to_string(),
             (None, Ok(_)) => "no site".to_owned(),
         }
+    }
+
+    /// Whether a redirect of a route is one of a filter: its path may be changed.
+    fn is_changed(&self, site: usize, route: usize) -> bool {
+        self.sites.sites[site].routes[route].name.starts_with("HTTPRoute/")
     }
 
     fn upstream(&self, name: &str) -> &Upstream {

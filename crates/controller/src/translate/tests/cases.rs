@@ -142,7 +142,7 @@ fn the_most_specific_match_is_tried_first() {
             vec!["method == \"POST\""],
             vec!["header[\"one\"] == \"1\"", "header[\"two\"] == \"2\""],
             vec!["header[\"one\"] == \"1\""],
-            vec!["arg[\"q\"] == \"x\""],
+            vec!["query.matches(\"(^|&)q=\") && arg[\"q\"] == \"x\""],
             vec![],
         ]
     );

@@ -6,7 +6,7 @@ const TO_A: &str = "backendRefs: [{name: a, port: 8080}]";
 const TO_B: &str = "backendRefs: [{name: b, port: 8080}]";
 
 /// A route of a year. The matches are in YAML, without brackets.
-fn dated(name: &str, year: u16, spec: &str) -> String {
+pub(super) fn dated(name: &str, year: u16, spec: &str) -> String {
     route(name, spec)
         .replace("generation: 3", &format!("generation: 3, creationTimestamp: '{year}-01-01T00:00:00Z'"))
 }
