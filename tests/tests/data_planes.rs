@@ -554,6 +554,9 @@ fn plans_that_are_wrong_leave_the_last_good_one() {
     }
     assert_eq!(plane.metric("flatout_plans_refused_total "), Some(6));
     assert!(plane.has_line("the plan before stays in use"), "{:?}", plane.server.said());
+    until("/readyz says so", || {
+        plane.readiness().starts_with("ok: the last plan is refused, plan 1 stays in use: ")
+    });
     controller.send(&json!({"servers": {"number": 3, "upstreams": {"none": []}}}));
     assert_eq!(controller.receive()["refusal"], "the plan has no upstream none");
     // A port that is in use: the rest is served.
@@ -564,7 +567,7 @@ fn plans_that_are_wrong_leave_the_last_good_one() {
     controller.send(&json!({"plan": {"number": 4, "plan": plan}}));
     let result = controller.receive();
     assert!(result["notes"][0].as_str().is_some_and(|note| note.contains("are not served")), "{result}");
-    assert_eq!(body(), "second");
+    assert_eq!((body().as_str(), plane.readiness().as_str()), ("second", "ok\n"));
     // Half a plan, and the end.
     let text = json!({"plan": {"number": 5, "plan": page(fleet.port, "third", 200)}}).to_string();
     let half = [&(text.len() as u32).to_be_bytes()[..], &text.as_bytes()[..text.len() / 2]].concat();

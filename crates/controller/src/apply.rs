@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use flatout_engine::say;
+use flatout_engine::{Severity, report, say};
 use flatout_observe::metrics;
 use flatout_proxy::{Server, Upstream};
 use flatout_server::{Checked, Failure, Invalid, Operator, Plan, Source, Started, start};
@@ -197,6 +197,14 @@ impl Served {
             self.set_all_servers(&translation, true)?;
         }
         Ok(())
+    }
+
+    /// Shows this text at `/readyz`, beside the plan that is served. Its status stays 200: what is served works.
+    pub(crate) fn show_readiness(&mut self, text: &str) {
+        let Some(changed) = self.translation().with_readiness(text) else { return };
+        if let Err(failure) = self.apply(Arc::new(changed)) {
+            report(Severity::Error, format_args!("/readyz cannot be changed: {failure}"));
+        }
     }
 
     /// Changes the servers of all upstreams of a translation that have others.

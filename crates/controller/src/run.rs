@@ -167,6 +167,7 @@ impl Follower {
                     (self.write)(&with_programming(&translation.statuses, &programming));
                     store.figures.set_refused(true);
                     self.fail(&failure);
+                    self.served.show_readiness(&unready("the plan before stays in use", &failure));
                 }
             }
             return seen.changes;
@@ -178,6 +179,11 @@ impl Follower {
         let message = format_args!("objects have changed, but the last plan stays in use: {failure}");
         report(Severity::Error, message);
     }
+}
+
+/// The text of `/readyz` while the objects as a whole cannot be served.
+pub(crate) fn unready(state: &str, why: &dyn std::fmt::Display) -> String {
+    format!("ok: the objects cannot be served, {state}: {why}\n")
 }
 
 /// Leaves out an address for now.

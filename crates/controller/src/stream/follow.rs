@@ -69,6 +69,7 @@ pub fn follow_controller(data_plane: DataPlane, base: BasePlan, version: &str) -
         term,
         served: None,
         readiness: READY.to_owned(),
+        refusal: None,
         alone_since: Some(Instant::now()),
         refused_at: Instant::now(),
         is_replaced: Arc::default(),

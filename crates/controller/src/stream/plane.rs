@@ -39,6 +39,8 @@ pub(super) struct Plane {
     pub(super) served: Option<Served>,
     /// The text of `/readyz` that is served.
     pub(super) readiness: String,
+    /// Why the last plan is not served.
+    pub(super) refusal: Option<String>,
     /// Since when there is no controller.
     pub(super) alone_since: Option<Instant>,
     /// When addresses were refused last.
@@ -52,6 +54,10 @@ pub(super) struct Plane {
 impl Plane {
     /// Applies a message. Returns its result, and the server if it has started.
     pub(super) fn handle(&mut self, message: Message) -> (Acknowledgement, Option<Started>) {
+        let is_plan = !matches!(message, Message::Ping | Message::Goodbye { .. });
+        if is_plan {
+            self.refusal = None;
+        }
         let result = match message {
             Message::Plan { number, plan } => self.handle_plan(number, plan),
             Message::Changes { number, since, changes } => self.change_plan(number, since, *changes),
@@ -59,6 +65,9 @@ impl Plane {
             Message::Welcome { .. } => Err("a second term on one connection".to_owned()),
             Message::Ping | Message::Goodbye { .. } => Ok(None),
         };
+        if is_plan {
+            self.refusal = result.as_ref().err().map(|why| shown(why));
+        }
         self.show_readiness();
         if !self.settings.refused.is_empty() && self.refused_at.elapsed() > RETRY_TIME {
             self.settings.refused.clear();
@@ -198,12 +207,14 @@ impl Plane {
 
     /// The text of `/readyz` that is right now.
     fn readiness_wanted(&self, number: u64) -> String {
-        match self.alone_since.is_some_and(|since| since.elapsed() >= AWAY_TIME) {
-            true => format!(
+        let is_alone = self.alone_since.is_some_and(|since| since.elapsed() >= AWAY_TIME);
+        match &self.refusal {
+            _ if is_alone => format!(
                 "ok: no controller for more than {} seconds, plan {number} stays in use\n",
                 AWAY_TIME.as_secs()
             ),
-            false => READY.to_owned(),
+            Some(why) => format!("ok: the last plan is refused, plan {number} stays in use: {why}\n"),
+            None => READY.to_owned(),
         }
     }
 

@@ -16,12 +16,13 @@ use flatout_server::{Failure, Started};
 
 use super::acknowledge::{Board, Programming, with_programming};
 use super::plan_server::{PlanListener, PlanServer};
+use super::plane::READY;
 use super::plane_session::LOOK;
 use super::published::Published;
 use crate::apply::{BasePlan, Foundation, Served};
 use crate::condition::StatusUpdate;
 use crate::data::{DataPlaneSettings, PlanData, ServerData};
-use crate::run::{GATHER_TIME, StatusWriter};
+use crate::run::{GATHER_TIME, StatusWriter, unready};
 use crate::store::{Seen, Store};
 use crate::translate::{Settings, Translation, Translator, servers_of};
 
@@ -55,13 +56,14 @@ pub fn publish(
         folder: settings.folder.clone(),
         refused: Default::default(),
     };
-    let empty = PlanData::empty().translation(&own, "ok\n").map_err(Failure::Run)?;
+    let empty = PlanData::empty().translation(&own, READY).map_err(Failure::Run)?;
     let socket = TcpListener::bind(listener.address).map_err(|error| {
         Failure::Listen(format!("plans: {error}"), Address::Tcp(listener.address), error.kind())
     })?;
-    let (_, started) = Served::start(&foundation, Arc::new(empty))?;
+    let (served, started) = Served::start(&foundation, Arc::new(empty))?;
     let mut publisher = Publisher {
         board: board.clone(),
+        served,
         translator: Translator::default(),
         translation: None,
         settings,
@@ -82,6 +84,8 @@ pub fn publish(
 /// Publishes translations.
 struct Publisher {
     board: Arc<Board>,
+    /// The pages for the state of this process.
+    served: Served,
     translator: Translator,
     /// The translation that is published, with the servers of now; none if the last change could not be.
     translation: Option<Box<Translation>>,
@@ -132,7 +136,11 @@ impl Publisher {
     /// What cannot be published leaves what was; the next change then publishes all.
     fn report_result(&mut self, store: &Store, seen: Seen, result: Result<(), String>) {
         store.figures.set_refused(result.is_err());
-        let Err(why) = result else { return store.figures.took_effect(seen.since) };
+        let Err(why) = result else {
+            self.served.show_readiness(READY);
+            return store.figures.took_effect(seen.since);
+        };
+        self.served.show_readiness(&unready("data planes keep the last plan", &why));
         self.translation = None;
         let message = format_args!("objects have changed, but data planes keep the last plan: {why}");
         report(Severity::Error, message);

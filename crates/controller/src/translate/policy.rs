@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use flatout_tls::SubjectName;
+use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 
 use super::Settings;
@@ -142,6 +143,9 @@ fn checked(
     if let Some(name) = &validation.well_known {
         return invalid(format!("the well-known CA certificates {name}; name a ConfigMap"));
     }
+    if !is_name(&validation.hostname) {
+        return invalid(format!("got the hostname `{}`, need one such as example.org", validation.hostname));
+    }
     let named: Result<Vec<_>, _> = validation.subject_alt_names.iter().map(alternative).collect();
     let mut alternatives = match named {
         Ok(alternatives) => alternatives,
@@ -163,15 +167,22 @@ fn checked(
     (Ok(tls), vec![Condition::good("Accepted"), resolved])
 }
 
+/// Whether a server can be asked for a certificate of this name. One that TLS refuses would be refused with the whole plan.
+fn is_name(text: &str) -> bool {
+    ServerName::try_from(text).is_ok()
+}
+
 /// A name of which certificates must have one.
 ///
 /// # Errors
 /// It is of an unknown type, or has no value.
 fn alternative(name: &AlternativeName) -> Result<SubjectName, String> {
     match (name.kind.as_str(), name.hostname.as_str(), name.uri.as_str()) {
-        ("Hostname", host, _) if !host.is_empty() => Ok(SubjectName::Dns(host.to_ascii_lowercase())),
+        ("Hostname", host, _) if is_name(host) => Ok(SubjectName::Dns(host.to_ascii_lowercase())),
         ("URI", _, uri) if !uri.is_empty() => Ok(SubjectName::Uri(uri.to_owned())),
-        ("Hostname" | "URI", ..) => Err(format!("a name of the type {} without a value", name.kind)),
+        ("Hostname" | "URI", ..) => {
+            Err(format!("a name of the type {} without a value, or with an invalid one", name.kind))
+        }
         (other, ..) => Err(format!("got a name of the type `{other}`, need Hostname or URI")),
     }
 }

@@ -17,6 +17,7 @@ use flatout_site::plan::{
 use flatout_site::{Place, ROUTES_MAX, RightPlan, check_after};
 use flatout_tls::Profile;
 
+use super::Translation;
 use super::conflict::Shadowed;
 use super::gateway::GatewayState;
 use super::hostname::HostName;
@@ -242,21 +243,37 @@ fn key(site: &Site, listens: &[SiteListen]) -> FormerSiteKey {
     (site.name.clone(), bind)
 }
 
+/// The name of the site for the state of a process, and the page that says whether it serves what it should.
+const HEALTH_SITE: &str = "health";
+const READINESS_PAGE: &str = "/readyz";
+
+impl Translation {
+    /// The same with this text at `/readyz`; `None` if it has that.
+    pub(crate) fn with_readiness(&self, text: &str) -> Option<Translation> {
+        let site = self.sites.sites.iter().position(|site| site.name == HEALTH_SITE)?;
+        let page = self.sites.sites[site].routes.iter().position(|route| route.name == READINESS_PAGE)?;
+        let action = state_page(text);
+        if self.sites.sites[site].routes[page].action == action {
+            return None;
+        }
+        let mut changed = self.clone();
+        changed.sites.sites[site].routes[page].action = action;
+        Some(changed)
+    }
+}
+
+fn state_page(text: &str) -> Action {
+    Action::Respond { status: 200, content_type: "text/plain".to_owned(), body: Template::text(text) }
+}
+
 /// The site for the state of a process, with `readiness` as the text of `/readyz`.
 pub(crate) fn health_site(bind: SocketAddr, readiness: &str) -> (Site, SiteListen) {
     let page = |path: &str, body: &str| Route {
         name: path.to_owned(),
-        ..Route::new(
-            PathMatch::Exact(path.to_owned()),
-            Action::Respond {
-                status: 200,
-                content_type: "text/plain".to_owned(),
-                body: Template::text(body),
-            },
-        )
+        ..Route::new(PathMatch::Exact(path.to_owned()), state_page(body))
     };
-    let pages = vec![page("/healthz", "ok\n"), page("/readyz", readiness)];
-    (site("health", Host::Any, pages), at(bind, true))
+    let pages = vec![page("/healthz", "ok\n"), page(READINESS_PAGE, readiness)];
+    (site(HEALTH_SITE, Host::Any, pages), at(bind, true))
 }
 
 fn site(name: &str, host: Host, routes: Vec<Route>) -> Site {

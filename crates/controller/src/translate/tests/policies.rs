@@ -93,6 +93,15 @@ fn an_invalid_policy_closes_its_service() {
         (with("wellKnownCACertificates: System"), "False Invalid", "none"),
         (with(&email), "False Invalid", "none"),
         (with(&empty), "False Invalid", "none"),
+        (with(CA).replace("hostname: p.example.org", "hostname: 'a b'"), "False Invalid", "none"),
+        (with(CA).replace("hostname: p.example.org", "hostname: ''"), "False Invalid", "none"),
+        (with(CA).replace("hostname: p.example.org", "hostname: '*.example.org'"), "False Invalid", "none"),
+        (with(CA).replace("hostname: p", &format!("hostname: {}", "x".repeat(64))), "False Invalid", "none"),
+        (
+            with(&format!("{CA}, subjectAltNames: [{{type: Hostname, hostname: 'a b'}}]")),
+            "False Invalid",
+            "none",
+        ),
     ] {
         let translation = with_base(&text);
         assert_eq!(translation.targets("h"), ["500"], "{text}");

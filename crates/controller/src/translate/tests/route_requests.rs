@@ -359,7 +359,7 @@ fn parents_choose_listeners_by_section_and_port() {
         }
     }
     // A route of another namespace attaches only where a listener allows it.
-    let text = route("r", &format!("rules: [{{backendRefs: [{{name: far, port: 8080}}]}}]"))
+    let text = route("r", "rules: [{backendRefs: [{name: far, port: 8080}]}]")
         .replace("metadata: {name: r,", "metadata: {name: r, namespace: elsewhere,")
         .replace("[{name: gw}]", "[{name: gw, namespace: default}]");
     let translation = translated(&format!("{base}\n{text}"));

@@ -29,6 +29,21 @@ fn classes_of_this_controller_are_accepted() {
 }
 
 #[test]
+fn readiness_is_a_page_beside_the_sites() {
+    let health = Some("10.0.0.1:8081".parse().unwrap());
+    let settings = Settings { health, ..settings() };
+    let translation = translate(&objects(&format!("{BASE}\n---\n{}", route("r", ANY))), &settings);
+    assert!(translation.with_readiness("ok\n").is_none(), "it has this text");
+    let changed = translation.with_readiness("ok: the plan before stays in use\n").unwrap();
+    assert_eq!(changed.response("http://a.test:8081/readyz"), "200", "what is served works");
+    assert_eq!(changed.response("http://a.test/"), "default/a:8080");
+    let differ: Vec<bool> =
+        changed.sites.sites.iter().zip(&translation.sites.sites).map(|(one, other)| one != other).collect();
+    assert_eq!(differ.iter().filter(|it| **it).count(), 1, "only the site of that page");
+    assert!(changed.with_readiness("ok\n").unwrap().is_alike(&translation));
+}
+
+#[test]
 fn gateways_of_other_classes_are_left_alone() {
     let text = BASE.replace("gatewayClassName: flatout", "gatewayClassName: other");
     let translation = translated(&format!("{text}\n---\n{}", route("r", ANY)));
