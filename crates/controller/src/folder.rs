@@ -34,6 +34,8 @@ struct ObjectFolder {
 struct ObjectFile {
     stamp: Stamp,
     objects: Vec<Value>,
+    /// Why it could not be read: the objects are those before. It is read again when it has changed.
+    fault: Option<String>,
 }
 
 /// Another one means that the file has changed.
@@ -144,12 +146,17 @@ impl ObjectFolder {
                             .into_iter()
                             .map(|why| format!("{}: {why}; the one before stays", path.display())),
                     );
-                    self.files.insert(path, ObjectFile { stamp, objects });
+                    self.files.insert(path, ObjectFile { stamp, objects, fault: None });
                     has_changed = true;
                 }
-                Err(why) => faults.push(format!("{}: {why}", path.display())),
+                Err(why) => {
+                    let fault = Some(format!("{}: {why}", path.display()));
+                    let objects = self.files.remove(&path).map(|file| file.objects).unwrap_or_default();
+                    self.files.insert(path, ObjectFile { stamp, objects, fault });
+                }
             }
         }
+        faults.extend(self.files.values().filter_map(|file| file.fault.clone()));
         Ok((has_changed, faults))
     }
 
@@ -219,6 +226,11 @@ mod tests {
         let faults = folder.refresh(&store);
         assert!(faults[0].contains("a.yaml"), "{faults:?}");
         assert_eq!(store.read(Objects::count).0, 1);
+        assert_eq!(folder.refresh(&store), faults, "it is still broken");
+        assert_eq!(store.read(Objects::count).0, 1);
+        fs::write(made.path().join("a.yaml"), SERVICE.replace("{name: a}", "{name: other}")).unwrap();
+        assert_eq!(folder.refresh(&store), [""; 0]);
+        assert!(store.read(|objects| objects.services.keys().all(|key| key.name == "other")).0);
         fs::remove_file(made.path().join("a.yaml")).unwrap();
         assert_eq!(folder.refresh(&store), [""; 0]);
         assert_eq!(store.read(Objects::count).0, 0);
@@ -241,6 +253,20 @@ mod tests {
             "{faults:?}"
         );
         assert_eq!(store.read(Objects::count).0, 2);
+        let ports = |store: &Store| {
+            let port = |objects: &Objects| {
+                objects.services.values().flat_map(|it| &it.spec.ports).next().map(|it| it.port)
+            };
+            store.read(port).0
+        };
+        // Once more, with another mistake; then it is removed, and then it is right again.
+        fs::write(made.path().join("a.yaml"), port("[]")).unwrap();
+        assert_eq!(folder.refresh(&store).len(), 1);
+        assert_eq!((store.read(Objects::count).0, ports(&store)), (1, Some(80)));
+        fs::write(made.path().join("a.yaml"), "").unwrap();
+        assert_eq!((folder.refresh(&store), store.read(Objects::count).0), (Vec::new(), 0));
+        fs::write(made.path().join("a.yaml"), port("81")).unwrap();
+        assert_eq!((folder.refresh(&store), ports(&store)), (Vec::new(), Some(81)));
     }
 
     #[test]

@@ -205,7 +205,11 @@ impl Objects {
         }
         let former = self.service_of(kind, &key);
         let changed = self.put(kind.name, key.clone(), value);
-        let changed = changed.map_err(|why| format!("{kind_name} {key}: {why}"))?;
+        let changed = changed.map_err(|why| match kind_name {
+            // The reason could have a value of it.
+            "Secret" => format!("{kind_name} {key}: malformed; need texts in `data` and `stringData`"),
+            _ => format!("{kind_name} {key}: {why}"),
+        })?;
         if !changed {
             return Ok(Insertion::Same(kind, key));
         }

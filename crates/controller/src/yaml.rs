@@ -13,15 +13,26 @@ const VALUES_MAX: usize = 2_000_000;
 /// # Errors
 /// The text is not YAML, with line and column.
 pub fn objects(text: &str) -> Result<Vec<Value>, String> {
+    objects_within(text, DOCUMENTS_MAX, VALUES_MAX)
+}
+
+fn objects_within(text: &str, documents_max: usize, values_max: usize) -> Result<Vec<Value>, String> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
-            max_documents: DOCUMENTS_MAX,
-            max_nodes: VALUES_MAX,
-            max_events: 2 * VALUES_MAX,
+            max_documents: documents_max,
+            max_nodes: values_max,
+            max_events: 2 * values_max,
         },
+        // Lines of a Secret must not get into a log.
+        with_snippet: false,
     };
-    let documents: Vec<Value> =
-        serde_saphyr::from_multiple_with_options(text, options).map_err(|error| error.to_string())?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+        let why = error.to_string().lines().next().unwrap_or_default().to_owned();
+        match why.contains("budget breached") {
+            true => format!("{why}; a file has at most {documents_max} documents with {values_max} values"),
+            false => why,
+        }
+    })?;
     let mut found = Vec::new();
     for document in documents {
         match document {
@@ -55,19 +66,51 @@ mod tests {
         assert_eq!(objects("").unwrap(), Vec::<Value>::new());
         // As many as a large cluster has.
         assert_eq!(objects(&"kind: A\n---\n".repeat(5_000)).unwrap().len(), 5_000);
+        // A thousand routes with ten thousand endpoints, and as many Ingresses as `kubectl get` writes of a large cluster.
+        let route = |at: usize| {
+            format!(
+                "---\nkind: HTTPRoute\nmetadata: {{name: r{at}, labels: {{app: a{at}}}}}\nspec:\n  hostnames: [h{at}.test]\n  rules: [{{matches: \
+                     [{{path: {{type: PathPrefix, value: /}}}}], backendRefs: [{{name: s{at}, port: 80}}]}}]\n"
+            )
+        };
+        let slice = |at: usize| {
+            let endpoints: Vec<String> = (0..10)
+                .map(|it| {
+                    format!(
+                        "{{addresses: [10.0.{}.{it}], conditions: {{ready: true, serving: true}}}}",
+                        at % 250
+                    )
+                })
+                .collect();
+            format!(
+                "---\nkind: EndpointSlice\nmetadata: {{name: s{at}}}\nendpoints: [{}]\n",
+                endpoints.join(", ")
+            )
+        };
+        let all: String = (0..1000).map(|at| route(at) + &slice(at)).collect();
+        assert_eq!(objects(&all).unwrap().len(), 2000);
         let item = format!("- kind: B\n  spec: [{}]\n", "1, ".repeat(100));
-        assert_eq!(objects(&format!("kind: List\nitems:\n{}", item.repeat(5_000))).unwrap().len(), 5_000);
+        assert_eq!(objects(&format!("kind: List\nitems:\n{}", item.repeat(3_000))).unwrap().len(), 3_000);
     }
 
     #[test]
     fn malformed_and_hostile_texts_are_refused() {
-        for bad in ["a: [", "- a\n- b", "text", "a: b: c", "\t- x"] {
-            assert!(objects(bad).is_err(), "{bad}");
+        for bad in ["a: [", "- a\n- b", "text", "a: b: c", "\t- x", "kind: Secret\ndata: {key: hidden"] {
+            let why = objects(bad).unwrap_err();
+            assert!(!why.contains('\n') && !why.contains("hidden"), "{why}");
         }
         let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n\
                     d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\n\
                     g: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\nh: [*g,*g,*g,*g,*g,*g,*g,*g,*g]\n";
         assert!(objects(bomb).is_err());
+        for (text, limit) in [
+            ("a: [1, 2, 3, 4]", "at most 3 documents with 6 values"),
+            ("a: 1\n---\nb: 1\n---\nc: 1\n---\nd: 1", "at most 3 documents with 6 values"),
+        ] {
+            let why = objects_within(text, 3, 6).unwrap_err();
+            assert!(why.ends_with(limit) && !why.contains('\n'), "{why}");
+        }
+        assert_eq!(objects_within("a: [1, 2]", 3, 6).unwrap().len(), 1);
         assert!(objects(&"[".repeat(100_000)).is_err());
     }
 }

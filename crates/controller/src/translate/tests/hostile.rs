@@ -144,6 +144,9 @@ fn malformed_objects_are_refused_by_name() {
         assert!(why.contains("bad"), "{text}: {why}");
         assert_eq!(known.count(), before, "{text}");
     }
+    let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: bad}\ndata: hidden";
+    let why = objects(BASE).insert(yaml::objects(secret).unwrap().remove(0)).unwrap_err();
+    assert!(why.contains("Secret default/bad") && !why.contains("hidden"), "{why}");
     for nameless in ["apiVersion: v1\nkind: Service\n", "apiVersion: v1\nkind: Service\nmetadata: {name: ''}"]
     {
         assert!(objects(BASE).insert(yaml::objects(nameless).unwrap().remove(0)).is_err(), "{nameless}");
