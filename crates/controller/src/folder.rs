@@ -120,10 +120,17 @@ impl ObjectFolder {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
-            let is_yaml = path.extension().is_some_and(|it| it == "yaml" || it == "yml" || it == "json");
-            if is_yaml && found.len() < FILES_MAX {
+            if path.extension().is_some_and(|it| it == "yaml" || it == "yml" || it == "json") {
                 found.push(path);
             }
+        }
+        if found.len() > FILES_MAX {
+            found.sort_unstable();
+            found.truncate(FILES_MAX);
+            faults.push(format!(
+                "{} has more than {FILES_MAX} files; the first ones are read",
+                self.path.display()
+            ));
         }
         let before = self.files.len();
         self.files.retain(|path, _| found.contains(path));

@@ -501,3 +501,41 @@ fn canaries_get_requests_of_their_own_main_ingress_only() {
         check_responses(&served(ingresses), requests, ingresses);
     }
 }
+
+/// cert-manager solves HTTP-01 by an Ingress or an HTTPRoute for a pod of its own, beside the one that needs the certificate: before there is a
+/// certificate, and while it is renewed.
+#[test]
+fn challenges_of_cert_manager_reach_their_solver() {
+    let path = "/.well-known/acme-challenge/token";
+    let url = format!("http://a.test{path}");
+    let annotations = [("whitelist-source-range", "0.0.0.0/0,::/0")];
+    let solver = ingress(
+        ("cm-acme-http-solver", 2026),
+        &annotations,
+        ("a.test", Tls::Unasked),
+        &[(path, "ImplementationSpecific", "b")],
+    );
+    let main = |annotations: &[(&str, &str)], tls: Tls, path: &str| {
+        ingress(("main", 2020), annotations, ("a.test", tls), &[(path, "Prefix", "a")])
+    };
+    let regex = ("use-regex", "true");
+    for (main, plain, secure) in [
+        (main(&[], Tls::Broken, "/"), B, "closed-port"),
+        (main(&[], Tls::Served, "/"), "redirect 308", B),
+        (main(&[("force-ssl-redirect", "true")], Tls::Broken, "/"), B, "closed-port"),
+        (main(&[regex], Tls::Broken, "/(.*)"), B, "closed-port"),
+        (main(&[("configuration-snippet", "x")], Tls::Broken, "/"), B, "closed-port"),
+        (main(&[("auth-type", "basic")], Tls::Served, "/"), "redirect 308", B),
+    ] {
+        let translation = served(&(main.clone() + &solver));
+        assert_eq!(translation.response(&url), plain, "{main}");
+        assert_eq!(translation.response(&url.replace("http:", "https:")), secure, "{main}");
+    }
+    let redirect = "hostnames: [a.test]\nrules: [{filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]}]";
+    let challenge = format!(
+        "hostnames: [a.test]\nrules: [{{matches: [{{path: {{type: Exact, value: {path}}}}}], backendRefs: [{{name: b, port: 8080, weight: 1}}]}}]"
+    );
+    let translation = with_base(&(route("main", redirect) + &route("cm-acme-http-solver", &challenge)));
+    assert_eq!(translation.response(&url), B);
+    assert_eq!(translation.response("http://a.test/"), "redirect 302 /");
+}
