@@ -24,6 +24,7 @@ mod ingress_requests;
 mod ingresses;
 mod listener_sets;
 mod policies;
+mod policy_requests;
 mod route_policies;
 mod route_requests;
 mod status;
