@@ -187,10 +187,10 @@ fn import_ingresses(from: &str) -> Result<(), Failure> {
     let all = converted.left_out + converted.converted;
     match (converted.left_out, converted.closed_paths) {
         (0, 0) => Ok(()),
-        (0, paths) => Err(Failure::Run(format!("requests of {paths} paths get 500"))),
+        (0, paths) => Err(Failure::Run(format!("paths whose requests get 500: {paths}"))),
         (count, 0) => Err(Failure::Run(format!("{count} of {all} Ingresses are left out"))),
         (count, paths) => Err(Failure::Run(format!(
-            "{count} of {all} Ingresses are left out, and requests of {paths} paths of others get 500"
+            "{count} of {all} Ingresses are left out; paths of others whose requests get 500: {paths}"
         ))),
     }
 }

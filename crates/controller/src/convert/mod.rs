@@ -253,6 +253,8 @@ impl Conversion<'_> {
         // Each Ingress has its own name for its first route.
         let mut taken: BTreeSet<ObjectKey> = self.routes.iter().map(|route| route.ingress.clone()).collect();
         let mut seen: BTreeSet<ObjectKey> = BTreeSet::new();
+        // Host names whose requests without TLS are redirected already.
+        let mut redirected: BTreeSet<(String, String)> = BTreeSet::new();
         // Limits, and the routes that they are for.
         let mut policies: BTreeMap<ObjectKey, (Map<String, Value>, Vec<Value>)> = BTreeMap::new();
         for route in std::mem::take(&mut self.routes) {
@@ -268,7 +270,12 @@ impl Conversion<'_> {
             };
             let parent = |section: &str| json!({"name": GATEWAY, "sectionName": section});
             let mut parents: Vec<Value> = secure.iter().flatten().map(|section| parent(section)).collect();
-            if route.redirects {
+            let every = [String::new()];
+            let hosts = if route.hosts.is_empty() { &every[..] } else { &route.hosts };
+            let is_new = |host: &&String| redirected.insert((namespace.clone(), (*host).clone()));
+            let unredirected: Vec<String> =
+                hosts.iter().filter(|_| route.redirects).filter(is_new).cloned().collect();
+            if !unredirected.is_empty() {
                 let redirect = json!({"type": "RequestRedirect", "requestRedirect": {"scheme": "https", "statusCode": 308}});
                 let rules = json!([{"filters": [redirect]}]);
                 let redirect = format!("{name}-redirect");
@@ -276,8 +283,10 @@ impl Conversion<'_> {
                     true => redirect,
                     false => free_name(&mut taken, &namespace, &redirect),
                 };
-                self.push_route(&namespace, &redirect, &[parent("http")], &route.hosts, rules);
-            } else {
+                let hosts = if route.hosts.is_empty() { &[][..] } else { &unredirected };
+                self.push_route(&namespace, &redirect, &[parent("http")], hosts, rules);
+            }
+            if !route.redirects {
                 parents.push(parent("http"));
             }
             let rules: Vec<Value> =

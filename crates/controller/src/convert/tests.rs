@@ -131,6 +131,16 @@ fn certificates_become_listeners_and_redirects_routes() {
     assert_eq!(names, ["main-redirect", "main", "main-2"]);
     let sections = |at: usize| routes(&found)[at]["spec"]["parentRefs"][0]["sectionName"].clone();
     assert_eq!([sections(0), sections(1), sections(2)], [json!("http"), json!("https-1"), json!("http")]);
+    // A second Ingress of the host, without a certificate of its own: it has that of the first, and the redirect is there already.
+    let second =
+        spec.replace("tls: [{hosts: [a.test], secretName: c}]\n  ", "").replace("path: '/'", "path: '/b'");
+    let both = converted(&(ingress("main", "", &spec) + &ingress("second", "", &second)));
+    let names: Vec<_> = routes(&both).iter().map(|it| it["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["main-redirect", "main", "main-2", "second", "second-2"]);
+    assert_eq!(
+        routes(&both)[3]["spec"]["parentRefs"],
+        json!([{"name": "gateway", "sectionName": "https-1"}])
+    );
     let without = converted(&ingress("main", "nginx.ingress.kubernetes.io/ssl-redirect: 'false'", &spec));
     assert_eq!(routes(&without).len(), 2, "both ports have the routes");
 }
