@@ -12,8 +12,9 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{Config, DefaultBackoff, Error, Event, watcher};
 use serde_json::Value;
+use tokio::time::timeout;
 
-use super::api_of;
+use super::{CONNECT_TIME_MAX, SILENCE_MAX, api_of};
 use crate::kinds::ObjectKey;
 use crate::objects::{Insertion, Kind, Objects};
 use crate::store::Store;
@@ -28,6 +29,10 @@ pub(super) const WATCH_TIME_S: u32 = 30;
 /// The longest pause after an error. When the API server is back, a watch goes on after at most this time. If the server no longer has the
 /// changes that were missed, a new list needs a second pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// An attempt that fails does so within this time. If an error is not followed by another one for longer, the watch works: one that goes on
+/// where it ended shows nothing until an object changes, which may take days.
+const ATTEMPT_TIME_MAX: Duration = PAUSE_MAX.saturating_add(CONNECT_TIME_MAX).saturating_add(SILENCE_MAX);
 
 /// The usual pauses, which grow, but not beyond [`PAUSE_MAX`].
 #[derive(Default)]
@@ -58,7 +63,16 @@ pub(super) async fn follow(client: Client, kind: &'static Kind, store: Arc<Store
     let mut is_synced = Some(is_synced);
     let mut listed = Vec::new();
     let mut fault = String::new();
-    while let Some(event) = events.next().await {
+    loop {
+        let next = match fault.is_empty() {
+            true => Ok(events.next().await),
+            false => timeout(ATTEMPT_TIME_MAX, events.next()).await,
+        };
+        let Ok(event) = next else {
+            report_recovered(&store, kind, &mut fault);
+            continue;
+        };
+        let Some(event) = event else { return };
         match event {
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => listed.push(object),
@@ -95,10 +109,15 @@ pub(super) async fn follow(client: Client, kind: &'static Kind, store: Arc<Store
                 continue;
             }
         }
-        if !std::mem::take(&mut fault).is_empty() {
-            store.figures.set_failing(kind.plural, false);
-            say(format_args!("{}: the API server responds again", kind.plural));
-        }
+        report_recovered(&store, kind, &mut fault);
+    }
+}
+
+/// Reports that a watch works again, if it did not.
+fn report_recovered(store: &Store, kind: &Kind, fault: &mut String) {
+    if !std::mem::take(fault).is_empty() {
+        store.figures.set_failing(kind.plural, false);
+        say(format_args!("{}: the API server responds again", kind.plural));
     }
 }
 
