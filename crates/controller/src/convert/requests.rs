@@ -26,8 +26,8 @@ pub struct IngressRequest {
     pub fields: Vec<(String, String)>,
 }
 
-/// Requests for all hosts and paths of Ingresses, each once: the path itself, one below it, one that no rule has, and those with the fields
-/// that canaries and CORS are about. Which of two versions of an application responds by chance (`canary-weight`) shows only if their
+/// Requests for all hosts and paths of Ingresses, each once: the path itself, one below it, one that no rule has, expressions in upper case too,
+/// and those with the fields that canaries and CORS are about. Which of two versions of an application responds by chance (`canary-weight`) shows only if their
 /// responses differ.
 pub fn ingress_requests(objects: &Objects) -> Vec<IngressRequest> {
     let mut found = BTreeSet::new();
@@ -40,7 +40,12 @@ pub fn ingress_requests(objects: &Objects) -> Vec<IngressRequest> {
             let rules = ingress.spec.rules.iter().filter(|rule| is_alias || has_host(rule));
             let paths =
                 rules.flat_map(|rule| rule.http.iter().flat_map(|http| &http.paths)).flat_map(targets);
-            let of_ingress: BTreeSet<String> = paths.chain([format!("/{BELOW}")]).collect();
+            let mut of_ingress: BTreeSet<String> = paths.chain([format!("/{BELOW}")]).collect();
+            if is_on(ingress, "use-regex") || !names(ingress, "rewrite-target").is_empty() {
+                // Expressions ignore case.
+                let upper: Vec<String> = of_ingress.iter().map(|path| path.to_ascii_uppercase()).collect();
+                of_ingress.extend(upper);
+            }
             for path in of_ingress {
                 let plain = IngressRequest { host: host.clone(), path, fields: Vec::new() };
                 found.extend(
@@ -144,6 +149,15 @@ mod tests {
         assert_eq!(any, ["-/flatout-check"]);
         assert_eq!(requests("", &rule("*.a.test", "Exact", "/"))[0], "flatout-check.a.test/");
         assert_eq!(requests("", "{}".trim_matches(['{', '}'])), [""; 0]);
+    }
+
+    #[test]
+    fn expressions_are_requested_in_both_cases() {
+        let regex = "nginx.ingress.kubernetes.io/use-regex: 'true'";
+        let found = requests(regex, &rule("a.test", "ImplementationSpecific", "/api/v[0-9]"));
+        for path in ["/api/v", "/API/V", "/api/vflatout-check", "/API/VFLATOUT-CHECK"] {
+            assert!(found.contains(&format!("a.test{path}")), "{path}: {found:?}");
+        }
     }
 
     #[test]
