@@ -58,6 +58,8 @@ struct State {
     asked_by_netlink: BTreeSet<(Protocol, Vec<u8>)>,
     /// Files in which a written number is rounded up to a multiple.
     rounded: BTreeMap<PathBuf, u64>,
+    /// What the driver resets with its rings: files and their values then.
+    reset_with_rings: Vec<(PathBuf, String)>,
     /// Remaining operations; after these every one fails, as after a kill.
     left: Option<u32>,
 }
@@ -163,6 +165,13 @@ impl Fake {
     pub(crate) fn round(&self, path: &str, multiple: u64) {
         let place = self.folder.0.join(path.trim_start_matches('/'));
         self.state.lock().unwrap().rounded.insert(place, multiple);
+    }
+
+    /// Makes the driver reset its receive table and these files whenever its rings are set.
+    pub(crate) fn reset_with_rings(&self, files: &[(&str, &str)]) {
+        let place = |path: &str| self.folder.0.join(path.trim_start_matches('/'));
+        let files = files.iter().map(|(path, value)| (place(path), (*value).to_owned()));
+        self.state.lock().unwrap().reset_with_rings = files.collect();
     }
 
     /// Allows this many changing operations; after these all fail.
@@ -314,7 +323,17 @@ impl System for FakeSystem {
         if flags & netlink::ACK != 0 {
             self.step()?;
         }
-        match netlink::fake::answer(&mut self.0.lock().unwrap().datagrams, protocol, request) {
+        let mut state = self.0.lock().unwrap();
+        let answer = netlink::fake::answer(&mut state.datagrams, protocol, request);
+        if protocol == Protocol::Generic && netlink::fake::sets_rings(request) {
+            if !state.reset_with_rings.is_empty() {
+                netlink::fake::reset_table(&mut state.datagrams);
+            }
+            for (place, value) in &state.reset_with_rings {
+                self.2.write(place, value.as_bytes())?;
+            }
+        }
+        match answer {
             Some(datagram) => {
                 take(&datagram);
                 Ok(())

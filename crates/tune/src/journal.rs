@@ -43,6 +43,21 @@ pub(crate) struct Record {
     pub(crate) settled: Option<Content>,
     /// Where it was made.
     pub(crate) place: Place,
+    /// Other settings that the driver may have reset with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) beside: Vec<Beside>,
+}
+
+/// A setting that the driver may reset when another one is written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Beside {
+    /// The setting.
+    pub(crate) setting: Setting,
+    /// The value to restore.
+    pub(crate) before: Content,
+    /// The value afterwards, [`Content::Absent`] if it no longer existed. `None` if any value is the driver's or ours: we died
+    /// before reading it, or while undoing.
+    pub(crate) settled: Option<Content>,
 }
 
 /// The boot and the network namespace in which a change was made.
@@ -247,6 +262,7 @@ mod tests {
             wanted: Content::Text("8192".to_owned()),
             settled: None,
             place: Place { boot: "b".to_owned(), namespace: "n".to_owned(), is_first: true },
+            beside: Vec::new(),
         }
     }
 

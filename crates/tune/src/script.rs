@@ -8,7 +8,9 @@ use crate::change::{Change, Content, chosen};
 use crate::document::Document;
 use crate::error::{Error, Unknown};
 use crate::host::{Host, is_kernel_file};
+use crate::journal::Beside;
 use crate::plan::Planned;
+use crate::session::beside;
 use crate::settings::{Setting, Step};
 use crate::tuning::About;
 
@@ -18,6 +20,8 @@ pub struct Part {
     pub planned: Planned,
     /// The current value of each setting that it changes.
     pub now: Vec<Content>,
+    /// For each of them, the settings that may be reset with it, and their values.
+    reset: Vec<Vec<Beside>>,
 }
 
 impl Part {
@@ -33,7 +37,14 @@ impl Part {
             let steps = change.setting.kind().steps(now);
             steps.map_err(|reason| Error::Refused(format!("{}: {reason}", planned.about.name)))?;
         }
-        Ok(Part { planned, now })
+        let reset = planned.changes.iter().map(|change| {
+            let beside = beside(host, &change.setting)?;
+            beside.iter().try_for_each(|one| one.setting.kind().steps(&one.before).map(drop))?;
+            Ok(beside)
+        });
+        let reset: Result<Vec<Vec<Beside>>, String> = reset.collect();
+        let reset = reset.map_err(|reason| Error::Refused(format!("{}: {reason}", planned.about.name)))?;
+        Ok(Part { planned, now, reset })
     }
 
     fn applying(&self) -> Vec<String> {
@@ -44,9 +55,12 @@ impl Part {
         self.planned
             .changes
             .iter()
-            .zip(&self.now)
+            .zip(self.now.iter().zip(&self.reset))
             .rev()
-            .flat_map(|(change, before)| undoing(change, before))
+            .flat_map(|(change, (before, reset))| {
+                let reset = reset.iter().flat_map(undoing_reset);
+                undoing(change, before).into_iter().chain(reset)
+            })
             .collect()
     }
 
@@ -91,6 +105,22 @@ fn undoing(change: &Change, before: &Content) -> Vec<String> {
         }
     }
     found
+}
+
+/// The lines that restore a setting which was reset with another one, if it still exists.
+fn undoing_reset(one: &Beside) -> Vec<String> {
+    let steps = one.setting.kind().steps(&one.before).unwrap_or_default();
+    let line = |step: &Step| {
+        let undone = shell(step);
+        match (&one.setting, step) {
+            (Setting::Interrupt(interrupt), _) => {
+                format!("! {} || {undone} || failed=1", interrupt.exists_in_shell())
+            }
+            (_, Step::Write { path, .. }) => format!("[ ! -e {} ] || {undone} || failed=1", quote(path)),
+            _ => format!("{undone} || failed=1"),
+        }
+    };
+    steps.iter().map(line).collect()
 }
 
 /// A script with `apply`, `undo`, `persist` and `unpersist`. It restores the values at the time it was written.
@@ -209,5 +239,32 @@ pub fn quote(word: &str) -> String {
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_owned(),
         false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Interrupt, RssTable};
+
+    #[test]
+    fn settings_that_a_driver_resets_are_restored_where_they_exist() {
+        let lines = |setting: Setting, before: &str| {
+            undoing_reset(&Beside { setting, before: Content::Text(before.to_owned()), settled: None })
+        };
+        assert_eq!(
+            lines(Setting::file("/sys/class/net/eth0/queues/tx-3/xps_cpus"), "2\n"),
+            [
+                "[ ! -e /sys/class/net/eth0/queues/tx-3/xps_cpus ] || put 2 /sys/class/net/eth0/queues/tx-3/xps_cpus || failed=1"
+            ]
+        );
+        assert_eq!(
+            lines(Interrupt { name: "eth0-0".to_owned(), number: 30 }.into(), "1\n"),
+            [
+                "! grep -q '^ *30:.* eth0-0$' /proc/interrupts || put 1 /proc/irq/30/smp_affinity_list || failed=1"
+            ]
+        );
+        let table = RssTable { device: "eth0".to_owned() };
+        assert_eq!(lines(table.into(), "0 0 1 1"), ["ethtool -X eth0 weight 2 2 || failed=1"]);
     }
 }

@@ -8,7 +8,7 @@ use crate::boot::BOOT_ID;
 use crate::change::{Change, Content};
 use crate::error::{Error, Unknown};
 use crate::host::Host;
-use crate::journal::{Journal, Place, Record};
+use crate::journal::{Beside, Journal, Place, Record};
 use crate::namespaces;
 use crate::settings::{Commands, Setting};
 
@@ -130,11 +130,21 @@ impl<'h> Session<'h> {
             let later = entries.records[at + 1..].iter();
             let mut covers =
                 later.filter(|(number, later)| later.setting == record.setting && !selected(*number, later));
-            let fate = match covers.next_back() {
-                Some((_, later)) => Fate::Kept(format!("`{0}` changed it later: undo {0} too", later.tuning)),
+            let fates = match covers.next_back() {
+                Some((_, later)) => {
+                    vec![(
+                        record.setting.name(),
+                        Fate::Kept(format!("`{0}` changed it later: undo {0} too", later.tuning)),
+                    )]
+                }
                 None => self.put_back(*number, record)?,
             };
-            undone.push(Undone { tuning: record.tuning.clone(), setting: record.setting.name(), fate });
+            let tuning = &record.tuning;
+            undone.extend(fates.into_iter().map(|(setting, fate)| Undone {
+                tuning: tuning.clone(),
+                setting,
+                fate,
+            }));
         }
         Ok((undone, entries.broken))
     }
@@ -158,6 +168,7 @@ impl<'h> Session<'h> {
             wanted: Content::Text("set".to_owned()),
             settled: None,
             place: place(self.host),
+            beside: Vec::new(),
         };
         self.journal.write(system, number, &record)?;
         self.own.borrow_mut().insert(number);
@@ -192,6 +203,7 @@ impl<'h> Session<'h> {
         }
         let unreturnable = |reason| Error::Refused(format!("{tuning}: {reason}"));
         setting.kind().can_return(self.host, &before).map_err(unreturnable)?;
+        let beside = beside(self.host, setting).map_err(unreturnable)?;
 
         let system = self.host.system();
         let number = self.journal.next_number(system)?;
@@ -202,6 +214,7 @@ impl<'h> Session<'h> {
             wanted: to.clone(),
             settled: None,
             place: place(self.host),
+            beside,
         };
         self.journal.write(system, number, &record)?;
         self.own.borrow_mut().insert(number);
@@ -217,6 +230,9 @@ impl<'h> Session<'h> {
             )));
         }
         record.settled = Some(settled);
+        for one in &mut record.beside {
+            one.settled = state(self.host, &one.setting);
+        }
         self.journal.write(system, number, &record)?;
         Ok(Some(record.before))
     }
@@ -226,11 +242,10 @@ impl<'h> Session<'h> {
         let undo = || -> Result<Vec<Undone>, Error> {
             let entries = self.journal.entries(self.host.system())?;
             let ours = entries.records.iter().skip(records_before).rev();
-            ours.map(|(number, record)| {
-                let fate = self.put_back(*number, record)?;
-                Ok(Undone { tuning: tuning.to_owned(), setting: record.setting.name(), fate })
-            })
-            .collect()
+            let fates: Result<Vec<_>, Error> =
+                ours.map(|(number, record)| self.put_back(*number, record)).collect();
+            let fates = fates?.into_iter().flatten();
+            Ok(fates.map(|(setting, fate)| Undone { tuning: tuning.to_owned(), setting, fate }).collect())
         };
         let all_back = undo().is_ok_and(|undone| {
             undone
@@ -245,27 +260,31 @@ impl<'h> Session<'h> {
         }
     }
 
-    fn put_back(&self, number: u32, record: &Record) -> Result<Fate, Error> {
+    /// Restores a setting, and those that were reset with it. Returns their names and what happened; of the others only those
+    /// that were written or left alone.
+    fn put_back(&self, number: u32, record: &Record) -> Result<Vec<(String, Fate)>, Error> {
         let (host, system) = (self.host, self.host.system());
         let kind = record.setting.kind();
+        let alone = |fate| Ok(vec![(record.setting.name(), fate)]);
         match elsewhere(host, record) {
-            Some(Elsewhere::Gone(reason)) => return self.forgotten(number, Fate::Gone(reason)),
-            Some(Elsewhere::Other(reason)) => return Ok(Fate::Kept(reason)),
+            Some(Elsewhere::Gone(reason)) => return alone(self.forgotten(number, Fate::Gone(reason))?),
+            Some(Elsewhere::Other(reason)) => return alone(Fate::Kept(reason)),
             None => {}
         }
         if let Setting::Commands(commands) = &record.setting {
-            return self.undo_commands(number, record, commands);
+            return alone(self.undo_commands(number, record, commands)?);
         }
         kind.tidy(host);
         if let Some(reason) = kind.gone(host) {
-            return self.forgotten(number, Fate::Gone(reason));
+            return alone(self.forgotten(number, Fate::Gone(reason))?);
         }
         let now = match kind.read(host) {
             Ok(now) => now,
-            Err(Unknown(reason)) => return Ok(Fate::Kept(reason)),
+            Err(Unknown(reason)) => return alone(Fate::Kept(reason)),
         };
         if now == record.before {
-            return self.forgotten(number, Fate::Already(now));
+            let (record, others) = self.staged(number, record)?;
+            return self.put_back_beside(number, &record, Fate::Already(now), others);
         }
         let is_ours = match &record.settled {
             Some(settled) => now == *settled,
@@ -274,28 +293,89 @@ impl<'h> Session<'h> {
         if !is_ours {
             let ours = record.settled.clone().unwrap_or_else(|| record.wanted.clone());
             let path = self.journal.set_aside(system, number)?.display().to_string();
-            return Ok(Fate::LeftAlone { now, ours, before: record.before.clone(), record: path });
+            return alone(Fate::LeftAlone { now, ours, before: record.before.clone(), record: path });
         }
         if let Err(reason) = kind.can_return(host, &record.before) {
-            return Ok(Fate::Kept(reason));
+            return alone(Fate::Kept(reason));
         }
+        let (record, others) = self.staged(number, record)?;
         let written = kind.write(host, &record.before);
         let now = match kind.read(host) {
             Ok(now) => now,
-            Err(Unknown(reason)) => return Ok(Fate::Kept(written.err().unwrap_or(reason))),
+            Err(Unknown(reason)) => return alone(Fate::Kept(written.err().unwrap_or(reason))),
         };
         let reason = match written {
-            Ok(()) if now == record.before => return self.forgotten(number, Fate::Restored(now)),
+            Ok(()) if now == record.before => {
+                return self.put_back_beside(number, &record, Fate::Restored(now), others);
+            }
             Ok(()) => format!("it was restored to {}, but holds {}", record.before.line(), now.line()),
             Err(reason) => reason,
         };
         // The current value is our doing: the next undo tries again. The others are restored even if this cannot be
         // recorded.
         let noted = self.journal.write(system, number, &Record { settled: Some(now), ..record.clone() });
-        Ok(Fate::Kept(match noted {
+        alone(Fate::Kept(match noted {
             Ok(()) => reason,
             Err(error) => format!("{reason}; {error}"),
         }))
+    }
+
+    /// The record before its setting is restored, which may reset those beside it once more: whatever they hold then is ours or
+    /// the driver's. What somebody else has set meanwhile is what they get again; it is in the second list.
+    fn staged(&self, number: u32, record: &Record) -> Result<(Record, Vec<(String, Fate)>), Error> {
+        let mut staged = Record { place: place(self.host), ..record.clone() };
+        let mut foreign = Vec::new();
+        for one in &mut staged.beside {
+            let Some(now) = state(self.host, &one.setting) else { continue };
+            let is_ours = match &one.settled {
+                Some(settled) => now == *settled,
+                None => record.place.boot == staged.place.boot,
+            };
+            if !is_ours && now != one.before && now != Content::Absent {
+                let told = format!("somebody changed it to {}, and it stays so", now.line());
+                foreign.push((one.setting.name(), Fate::Gone(told)));
+                one.before = now;
+            }
+            one.settled = None;
+        }
+        if !staged.beside.is_empty() {
+            self.journal.write(self.host.system(), number, &staged)?;
+        }
+        Ok((staged, foreign))
+    }
+
+    /// Restores what was reset beside a setting that has its old value again.
+    fn put_back_beside(
+        &self,
+        number: u32,
+        record: &Record,
+        fate: Fate,
+        others: Vec<(String, Fate)>,
+    ) -> Result<Vec<(String, Fate)>, Error> {
+        let mut fates = vec![(record.setting.name(), fate)];
+        for Beside { setting, before, .. } in &record.beside {
+            let Some(now) = state(self.host, setting) else { continue };
+            // A queue that existed with the other number only has nothing to restore.
+            if now == *before || [&now, before].contains(&&Content::Absent) {
+                continue;
+            }
+            let written = setting.kind().write(self.host, before);
+            let fate = match (written, state(self.host, setting)) {
+                (Ok(()), Some(now)) if now == *before => Fate::Restored(now),
+                (Ok(()), Some(now)) => {
+                    Fate::Kept(format!("it was restored to {}, but holds {}", before.line(), now.line()))
+                }
+                (Ok(()), None) => Fate::Kept("it can no longer be read".to_owned()),
+                (Err(reason), _) => Fate::Kept(reason),
+            };
+            fates.push((setting.name(), fate));
+        }
+        if fates.iter().all(|(_, fate)| fate.is_settled()) {
+            self.own.borrow_mut().remove(&number);
+            self.journal.forget(self.host.system(), number)?;
+        }
+        fates.extend(others);
+        Ok(fates)
     }
 
     /// Runs the second command of a change by commands.
@@ -373,6 +453,27 @@ fn damaged(broken: &str) -> Error {
         "{broken}; nothing is changed while a record cannot be read: run `flatout tune undo`, check what it should \
          have restored, then remove the file"
     ))
+}
+
+/// A setting's value, [`Content::Absent`] if it no longer exists; `None` if it cannot be read.
+fn state(host: &Host, setting: &Setting) -> Option<Content> {
+    match setting.kind().gone(host) {
+        Some(_) => Some(Content::Absent),
+        None => setting.kind().read(host).ok(),
+    }
+}
+
+/// The settings that may be reset with this one, and their values. An error is a value that could not be restored.
+pub(crate) fn beside(host: &Host, setting: &Setting) -> Result<Vec<Beside>, String> {
+    let mut all = Vec::new();
+    for setting in setting.kind().resets(host) {
+        // Many drivers have only some of them.
+        let Ok(before) = setting.kind().read(host) else { continue };
+        let unreturnable = |reason| format!("the driver may reset the {}: {reason}", setting.name());
+        setting.kind().can_return(host, &before).map_err(unreturnable)?;
+        all.push(Beside { setting, before, settled: None });
+    }
+    Ok(all)
 }
 
 /// Why a record does not apply here.
@@ -514,6 +615,99 @@ mod tests {
                 break;
             }
         }
+    }
+
+    const XPS: &str = "/sys/class/net/eth0/queues/tx-0/xps_cpus";
+    const RPS: &str = "/sys/class/net/eth0/queues/rx-0/rps_cpus";
+    const AFFINITY: &str = "/proc/irq/30/smp_affinity_list";
+
+    /// The same with queues and an interrupt, which the driver resets with its rings.
+    fn machine_with_queues() -> Fake {
+        let fake = machine();
+        for (path, value) in [
+            (XPS, "2\n"),
+            (RPS, "3\n"),
+            (AFFINITY, "1\n"),
+            ("/proc/interrupts", " CPU0\n 30: 1 PCI-MSI eth0-TxRx-0\n"),
+            ("/proc/sys/kernel/osrelease", "6.18.0\n"),
+        ] {
+            fake.file(path, value);
+        }
+        fake.reset_with_rings(&[(XPS, "0\n"), (RPS, "0\n"), (AFFINITY, "0-3\n")]);
+        fake
+    }
+
+    fn rings() -> Vec<Change> {
+        vec![Change::text(Ethtool::new("eth0", Group::Ring, "rx"), 1024)]
+    }
+
+    /// Queues that the driver makes anew lose their masks, interrupts and table: undoing a longer ring restores all, no matter
+    /// when either was killed.
+    #[test]
+    fn masks_interrupts_and_tables_are_restored_with_rings() {
+        for is_undo_killed in [false, true] {
+            for operations in 0.. {
+                let (fake, state) = (machine_with_queues(), Folder::new());
+                let (host, before) = (fake.host(), fake.snapshot());
+                let apply =
+                    || Session::open(&host, &state.0).and_then(|session| session.apply("rings", &rings()));
+                if is_undo_killed {
+                    apply().unwrap();
+                    assert_eq!((&*fake.read(XPS), &*fake.read(AFFINITY)), ("0\n", "0-3\n"));
+                }
+                fake.die_after(Some(operations));
+                let is_done = match is_undo_killed {
+                    false => apply().is_ok(),
+                    true => Session::open(&host, &state.0)
+                        .and_then(|session| session.undo(&[]))
+                        .is_ok_and(|(undone, _)| undone.iter().all(|one| one.fate.is_settled())),
+                };
+                fake.die_after(None);
+                undo(&host, &state.0);
+                assert_eq!(fake.snapshot(), before, "{is_undo_killed}, killed after {operations} operations");
+                assert!(Session::is_clean(&host, &state.0), "{is_undo_killed}, {operations}");
+                if is_done {
+                    assert!(operations > 9, "{operations}");
+                    break;
+                }
+            }
+        }
+    }
+
+    /// What somebody else has set after the ring was changed is not overwritten, although the driver resets it once more.
+    #[test]
+    fn foreign_masks_stay_when_rings_are_undone() {
+        let (fake, state) = (machine_with_queues(), Folder::new());
+        let host = fake.host();
+        Session::open(&host, &state.0).unwrap().apply("rings", &rings()).unwrap();
+        fake.file(XPS, "8\n");
+        let (undone, _) = Session::open(&host, &state.0).unwrap().undo(&[]).unwrap();
+        assert_eq!((&*fake.read(XPS), &*fake.read(RPS), &*fake.read(AFFINITY)), ("8\n", "3\n", "1\n"));
+        let left = undone.iter().find(|one| one.setting == XPS && matches!(one.fate, Fate::Gone(_)));
+        assert!(left.unwrap().fate.to_string().contains("changed it to 8"), "{undone:?}");
+        assert!(Session::is_clean(&host, &state.0));
+        // After a reboot, masks are those of that boot.
+        Session::open(&host, &state.0).unwrap().apply("rings", &rings()).unwrap();
+        fake.file("/proc/sys/kernel/random/boot_id", "boot-2\n");
+        fake.file(XPS, "4\n");
+        undo(&host, &state.0);
+        assert_eq!((&*fake.read(XPS), &*fake.read(RPS)), ("4\n", "3\n"));
+    }
+
+    /// Changed masks have records of their own: each is restored to what it was, in either order.
+    #[test]
+    fn rings_and_masks_are_undone_separately() {
+        let (fake, state) = (machine_with_queues(), Folder::new());
+        let (host, before) = (fake.host(), fake.snapshot());
+        let session = Session::open(&host, &state.0).unwrap();
+        session.apply("rings", &rings()).unwrap();
+        session.apply("xps", &[Change::text(Setting::file(XPS), "1")]).unwrap();
+        session.undo(&["rings".to_owned()]).unwrap();
+        assert_eq!((&*fake.read(XPS), &*fake.read(RPS)), ("1", "3\n"));
+        session.undo(&[]).unwrap();
+        assert_eq!(fake.read(XPS), "0\n", "its value before it was changed");
+        fake.file(XPS, "2\n");
+        assert_eq!(fake.snapshot(), before);
     }
 
     #[test]

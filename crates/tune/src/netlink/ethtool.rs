@@ -39,8 +39,9 @@ pub(crate) struct Feature {
     pub(crate) is_fixed: bool,
 }
 
-/// The distribution of connections over queues.
+/// The distribution of connections over queues; it can be set since 6.17.
 const RSS_GET: u8 = 38;
+pub(super) const RSS_SET: u8 = 48;
 const RSS_TABLE: u16 = 4;
 
 const HEADER: u16 = 1;
@@ -96,6 +97,16 @@ pub(crate) fn indirection(host: &Host, device: &str) -> Result<Option<Vec<u32>>,
     let found = replied(messages.first().ok_or_else(cut)?)?;
     let table = find(&found, RSS_TABLE).unwrap_or_default();
     Ok(Some(table.chunks_exact(4).filter_map(|entry| Some(number(entry)? as u32)).collect()))
+}
+
+/// Sets the queue of each hash. Returns whether this kernel can do that.
+pub(crate) fn set_indirection(host: &Host, device: &str, entries: &[u32]) -> Result<bool, Fault> {
+    let Some(family) = family(host)? else { return Ok(false) };
+    let table: Vec<u8> = entries.iter().flat_map(|queue| queue.to_ne_bytes()).collect();
+    match family.ask(host, RSS_SET, ACK, &header(device).with(RSS_TABLE, &table)) {
+        Err(fault) if fault.is_absent() => Ok(false),
+        asked => asked.map(|_| true),
+    }
 }
 
 /// Sets a value of a group. Returns whether this kernel has the family.

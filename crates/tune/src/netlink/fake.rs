@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use rustix::io::Errno;
 
+use super::ethtool::RSS_SET;
 use super::{
     Attributes, DONE, DUMP, ERROR, KINDS_OF_OUR_OWN_MIN, List, MULTI, NESTED, Protocol, REQUEST, Request,
     aligned, attributes, find, number, text,
@@ -26,8 +27,9 @@ const GET_FILTER: u16 = 46;
 const ADD_RULE: u16 = 1011;
 const DELETE_RULE: u16 = 1012;
 const LIST_RULES: u16 = 1013;
-/// In `ethtool`, each SET command follows its GET command; `netdev` has no such rule.
+/// In `ethtool`, each SET command but one follows its GET command; `netdev` has no such rule.
 const GET_FEATURES: u8 = 11;
+const RSS_GET: u8 = 38;
 const SET_NAPI: u8 = 14;
 const LIST_NAPI: u8 = 11;
 
@@ -53,7 +55,6 @@ pub(crate) fn card() -> Datagrams {
     const ETHTOOL: u16 = 20;
     const COALESCE: u8 = 19;
     const RINGS: u8 = 15;
-    const RSS: u8 = 38;
     let none = Attributes::new();
     let mut told = Datagrams::new();
     let link = Attributes::new().with_text(3, "eth0").with_number(29, 8);
@@ -77,7 +78,7 @@ pub(crate) fn card() -> Datagrams {
     let rings = Attributes::new().with_number(2, 4096).with_number(6, 256);
     tell(Protocol::Generic, get(RINGS), message(ETHTOOL, 0, &[RINGS, 1, 0, 0], &rings));
     let table = Attributes::new().with(4, &[0; 32]);
-    tell(Protocol::Generic, get(RSS), message(ETHTOOL, 0, &[RSS, 1, 0, 0], &table));
+    tell(Protocol::Generic, get(RSS_GET), message(ETHTOOL, 0, &[RSS_GET, 1, 0, 0], &table));
     let names = ["tx-checksum-ipv4", "tx-tcp-segmentation", "tx-tcp6-segmentation"];
     let all: Vec<Bit> =
         names.iter().enumerate().map(|(at, name)| (at as u32, (*name).to_owned(), true)).collect();
@@ -88,6 +89,22 @@ pub(crate) fn card() -> Datagrams {
         .with_nested(4, &bitset(&[], false));
     tell(Protocol::Generic, get(GET_FEATURES), message(ETHTOOL, 0, &[GET_FEATURES, 1, 0, 0], &features));
     told
+}
+
+/// Whether a request sets rings.
+pub(crate) fn sets_rings(request: &[u8]) -> bool {
+    const SET_RINGS: u8 = 16;
+    request[16] == SET_RINGS && request[GENERIC_BYTES..].len() > aligned(header_bytes(request))
+}
+
+/// A driver that makes its queues anew names the second one in each entry of its receive table.
+pub(crate) fn reset_table(told: &mut Datagrams) {
+    const ENTRIES_BYTES: usize = 32;
+    let replies = told.values_mut().flatten().filter(|reply| reply.get(16) == Some(&RSS_GET));
+    for reply in replies {
+        let begin = reply.len() - ENTRIES_BYTES;
+        reply[begin..].chunks_exact_mut(4).for_each(|entry| entry.copy_from_slice(&1_u32.to_ne_bytes()));
+    }
 }
 
 /// The card's root qdisc, and its number of filters.
@@ -154,9 +171,10 @@ fn change_generic(told: &mut Datagrams, kind: u16, request: &[u8]) -> Done {
     let wanted = attributes(&request[GENERIC_BYTES..]).unwrap();
     // Every change of ethtool starts with the device, like the query.
     let header = Attributes(request[GENERIC_BYTES..][..aligned(header_bytes(request))].to_vec());
-    let question = Request::new(kind, REQUEST, &[command - 1, request[17], 0, 0], &header);
+    let get = if command == RSS_SET { RSS_GET } else { command - 1 };
+    let question = Request::new(kind, REQUEST, &[get, request[17], 0, 0], &header);
     if let Some(known) = told.get_mut(&(Protocol::Generic, question.bytes().to_vec())) {
-        return Some(match command - 1 {
+        return Some(match get {
             GET_FEATURES => set_features(&mut known[0], &wanted),
             _ => set_value(&mut known[0], &wanted),
         });

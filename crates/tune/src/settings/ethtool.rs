@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, Lasting, Step, device_gone};
+use super::{Kind, Lasting, Setting, Step, device_gone, queues};
 use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
@@ -404,6 +404,13 @@ impl Kind for Ethtool {
 
     fn lasting(&self, to: &Content) -> Lasting {
         Lasting::by_device(&self.device, self.steps(to))
+    }
+
+    fn resets(&self, host: &Host) -> Vec<Setting> {
+        match self.group {
+            Group::Channel | Group::Ring => queues::of(host, &self.device),
+            Group::Coalesce | Group::Feature => Vec::new(),
+        }
     }
 
     fn gone(&self, host: &Host) -> Option<String> {

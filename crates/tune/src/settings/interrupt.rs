@@ -75,9 +75,8 @@ impl Kind for Interrupt {
     }
 
     fn holds_in_shell(&self, ours: &Content) -> Option<String> {
-        let Interrupt { name, number } = self;
-        let is_it = format!("grep -q {} /proc/interrupts", quote(&format!("^ *{number}:.* {name}$")));
-        Some(format!("{is_it} && holds {} {}", quote(&ours.line()), affinity(*number)))
+        let holds = format!("holds {} {}", quote(&ours.line()), affinity(self.number));
+        Some(format!("{} && {holds}", self.exists_in_shell()))
     }
 
     fn lasting(&self, _: &Content) -> Lasting {
@@ -90,6 +89,11 @@ impl Kind for Interrupt {
 }
 
 impl Interrupt {
+    /// A shell condition that is true while its number is the same.
+    pub(crate) fn exists_in_shell(&self) -> String {
+        format!("grep -q {} /proc/interrupts", quote(&format!("^ *{}:.* {}$", self.number, self.name)))
+    }
+
     fn ended(&self) -> String {
         format!("interrupt {} no longer exists", self.name)
     }

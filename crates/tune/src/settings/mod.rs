@@ -10,6 +10,8 @@ mod napi;
 mod nft;
 mod process;
 mod qdisc;
+mod queues;
+mod rss_table;
 mod service;
 
 pub(crate) use audit::AuditRule;
@@ -22,6 +24,7 @@ pub(crate) use napi::NapiSuspension;
 pub(crate) use nft::{NftRule, NftTable, RULE_COMMENT};
 pub(crate) use process::{Affinity, OpenFiles, Process, status_field};
 pub(crate) use qdisc::{Qdisc, Root};
+pub(crate) use rss_table::RssTable;
 pub(crate) use service::Service;
 
 use serde::{Deserialize, Serialize};
@@ -58,6 +61,8 @@ pub enum Setting {
     Service(Service),
     /// The CPUs that handle an interrupt.
     Interrupt(Interrupt),
+    /// The queue of each hash of a connection.
+    RssTable(RssTable),
     /// A change by commands of the user.
     Commands(Commands),
 }
@@ -141,6 +146,10 @@ pub(crate) trait Kind {
     }
     /// Removes what a kill in the middle of a write may have left behind.
     fn tidy(&self, _host: &Host) {}
+    /// Other settings that the kernel or the driver may reset when this one is written. They are recorded and restored with it.
+    fn resets(&self, _host: &Host) -> Vec<Setting> {
+        Vec::new()
+    }
     /// Why there is nothing left to restore, if so.
     fn gone(&self, _host: &Host) -> Option<String> {
         None
@@ -189,6 +198,7 @@ impl Setting {
             Setting::IptablesRule(kind) => kind,
             Setting::Service(kind) => kind,
             Setting::Interrupt(kind) => kind,
+            Setting::RssTable(kind) => kind,
             Setting::Commands(kind) => kind,
         }
     }
@@ -248,5 +258,6 @@ from_kinds!(
     IptablesRule(IptablesRule),
     Service(Service),
     Interrupt(Interrupt),
+    RssTable(RssTable),
     Commands(Commands)
 );

@@ -484,9 +484,12 @@ fn assert_raises(host: &Host, tuning: &dyn Tuning, change: &Change) -> usize {
     let (Some(now), Some(wanted)) = (numbers(&now), numbers(&change.to)) else { return 0 };
     let name = tuning.about().name;
     match change.setting.name() {
-        // CPU masks are not amounts.
+        // CPU masks and queues are not amounts.
         setting
-            if setting.ends_with("_cpus") || setting.ends_with("_list") || setting.starts_with("CPUs of") =>
+            if setting.ends_with("_cpus")
+                || setting.ends_with("_list")
+                || setting.starts_with("CPUs of")
+                || setting.starts_with("receive table") =>
         {
             0
         }
@@ -518,6 +521,14 @@ fn numbers(content: &Content) -> Option<Vec<u64>> {
 fn kernel(answers: &mut Answers, root: &Path, line: &str, input: &str) -> Result<(), RunError> {
     let words: Vec<&str> = line.split(' ').collect();
     match words.as_slice() {
+        ["ethtool", "-X", device, "equal", queues] => {
+            let answer = answers.get_mut(&format!("ethtool -x {device}")).ok_or(RunError::Missing)?;
+            let (head, table) = answer.split_once('\n').unwrap();
+            let queues: usize = queues.parse().unwrap();
+            let entries = table.split_whitespace().count() - 1;
+            let even: Vec<String> = (0..entries).map(|entry| (entry % queues).to_string()).collect();
+            *answer = format!("{head}\n 0: {}\n", even.join(" "));
+        }
         ["ethtool", flag, device, key, value] => {
             let shown = format!("ethtool {} {device}", flag.to_lowercase());
             let answer = answers.get_mut(&shown).ok_or(RunError::Missing)?;

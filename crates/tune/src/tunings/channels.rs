@@ -14,7 +14,8 @@ pub(super) struct Channels;
 const ABOUT: About = About {
     name: "channels",
     reason: "a card with fewer queues than CPUs interrupts only some of them",
-    detail: "Changing the number of queues takes the link down for a moment.",
+    detail: "Changing the number of queues takes the link down for a moment. The driver may reset the receive table, the \
+             masks of the queues and the CPUs of the interrupts: they are recorded first, and undoing restores them.",
     source: "Richards 2021, step 5; ethtool(8)",
     scope: Scope::Device,
     risk: Risk::Medium,

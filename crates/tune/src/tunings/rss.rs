@@ -1,10 +1,11 @@
 //! Receive side scaling: how the card distributes connections over its queues.
 
 use crate::card;
+use crate::change::Change;
 use crate::error::Unknown;
 use crate::host::Host;
-use crate::netlink::ethtool;
 use crate::served::Served;
+use crate::settings::{Kind, RssTable};
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
 /// The card's indirection table, which selects a queue for each connection.
@@ -14,12 +15,12 @@ const ABOUT: About = About {
     name: "rss",
     reason: "a receive queue that gets no connections leaves its CPU idle, and one that gets too many fills its own",
     detail: "The card looks up the hash of a connection in a table of queues. The table is even by default; uneven, somebody \
-             changed it, or queues were added later and the driver kept the old table. It is not changed from here, because \
-             ethtool cannot write back every table that it can read.",
+             changed it, or queues were added later and the driver kept the old table. Before Linux 6.17, a table that ethtool \
+             could not write back is not changed.",
     source: "networking/scaling; ethtool(8): -x, -X",
     scope: Scope::Device,
     risk: Risk::Low,
-    lost: "",
+    lost: "connections move to other queues: their packets may arrive out of order for a moment",
     gain_percent: 1.65,
     needs: Needs::Card,
 };
@@ -42,6 +43,9 @@ impl Tuning for Rss {
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
         let device = served.card(host)?;
         let shares = shares(host, device)?;
+        if shares.len() == 1 {
+            return Ok(Advice::Fine);
+        }
         let (least, most) = (shares.iter().min(), shares.iter().max());
         // If the table's size is not a multiple of the queues, the shares differ by one.
         let is_even = least.zip(most).is_none_or(|(least, most)| most - least <= 1);
@@ -56,9 +60,19 @@ impl Tuning for Rss {
             [one] => format!("queue {one} gets no connections"),
             several => format!("queues {} get no connections", several.join(", ")),
         };
-        Ok(match is_even {
-            true => Advice::Fine,
-            false => Advice::ByHand(format!("{why}: ethtool -X {device} equal {}", shares.len())),
+        if is_even {
+            return Ok(Advice::Fine);
+        }
+        let table = RssTable { device: device.to_owned() };
+        let before = table.read(host)?;
+        let even: Vec<String> =
+            (0..table.entries(host)?.len()).map(|entry| (entry % shares.len()).to_string()).collect();
+        Ok(match table.can_return(host, &before) {
+            Ok(()) => Advice::change(
+                format!("{why}: all {} queues in turn", shares.len()),
+                vec![Change::text(table, even.join(" "))],
+            ),
+            Err(_) => Advice::ByHand(format!("{why}: ethtool -X {device} equal {}", shares.len())),
         })
     }
 
@@ -77,28 +91,13 @@ fn shares(host: &Host, device: &str) -> Result<Vec<u32>, Unknown> {
     if queues <= 1 {
         return Ok(vec![1]);
     }
-    let table = match ethtool::indirection(host, device) {
-        Ok(Some(table)) => table,
-        // Before 6.3 there is no netlink message for it; the program uses another interface.
-        Ok(None) => indirection(&host.run("ethtool", &["-x", device])?),
-        Err(fault) => return Err(Unknown(fault.describe(&format!("reading the receive table of {device}")))),
-    };
-    if table.is_empty() {
-        return Err(Unknown(format!("the driver of {device} does not report how it spreads connections")));
-    }
+    let table = RssTable { device: device.to_owned() }.entries(host)?;
     let mut shares = vec![0; queues.min(QUEUES_MAX)];
     for queue in table {
         let share = shares.get_mut(queue as usize);
         *share.ok_or_else(|| Unknown(format!("{device} names queue {queue} and has {queues}")))? += 1;
     }
     Ok(shares)
-}
-
-/// Parses the program's output: lines such as `    8:      0     1     2     3`, after a heading.
-fn indirection(text: &str) -> Vec<u32> {
-    let lines = text.lines().skip(1).map_while(|line| line.split_once(':'));
-    let entries = lines.take_while(|(at, _)| at.trim().parse::<u32>().is_ok());
-    entries.flat_map(|(_, queues)| queues.split_whitespace().map_while(|queue| queue.parse().ok())).collect()
 }
 
 #[cfg(test)]
@@ -128,8 +127,9 @@ mod tests {
         fake.tell_all(fake::card());
         let (value, advice) = stands(&fake);
         assert_eq!(value.as_deref(), Ok("8 entries, by queue 8 0"));
-        let expected = "queue 1 gets no connections: ethtool -X eth0 equal 2";
-        assert_eq!(advice, Ok(Advice::ByHand(expected.to_owned())));
+        let table = RssTable { device: "eth0".to_owned() };
+        let expected = vec![Change::text(table, "0 1 0 1 0 1 0 1")];
+        assert_eq!(advice, Ok(Advice::change("queue 1 gets no connections: all 2 queues in turn", expected)));
     }
 
     #[test]
@@ -141,12 +141,17 @@ mod tests {
             (
                 "    0:      0     0     0     0     1     1     1     2\n",
                 "8 entries, by queue 4 3 1",
+                Some("queues get unequal shares of the connections: all 3 queues in turn"),
+            ),
+            (
+                "    0:      0     2     1     0     0     0     0     0\n",
+                "8 entries, by queue 6 1 1",
                 Some("queues get unequal shares of the connections: ethtool -X eth0 equal 3"),
             ),
             (
                 "    0:      0     0     0     0\n    4:      0     0     0     0\n",
                 "8 entries, by queue 8 0 0",
-                Some("queues 1, 2 get no connections: ethtool -X eth0 equal 3"),
+                Some("queues 1, 2 get no connections: all 3 queues in turn"),
             ),
         ] {
             let fake = machine(3);
