@@ -23,8 +23,35 @@ pub(crate) fn queues(host: &Host, device: &str, direction: &str) -> Result<Vec<S
     Ok(numbered.into_iter().map(|(_, path)| path).collect())
 }
 
-/// The interrupts of a card's queues: numbers and names.
+/// The cards that a device joins (bonding); empty if it is a card itself.
+pub(crate) fn members(host: &Host, device: &str) -> Vec<String> {
+    let members = host.text(&format!("/sys/class/net/{device}/bonding/slaves")).unwrap_or_default();
+    // A name that is a path would lead elsewhere.
+    let is_name = |name: &&str| !name.contains('/') && !name.starts_with('.');
+    members.split_whitespace().filter(is_name).take(MEMBERS_MAX).map(str::to_owned).collect()
+}
+
+/// Members of one device that are examined.
+const MEMBERS_MAX: usize = 32;
+
+/// The interrupts of a card's queues, or of those of all cards that a device joins: numbers and names.
 pub(crate) fn interrupts(host: &Host, device: &str) -> Result<Vec<(u32, String)>, Unknown> {
+    match members(host, device).as_slice() {
+        [] => interrupts_of_card(host, device),
+        members => {
+            let of_members = members.iter().filter_map(|member| interrupts_of_card(host, member).ok());
+            let found: Vec<(u32, String)> = of_members.flatten().collect();
+            match found.is_empty() {
+                true => {
+                    Err(Unknown(format!("/proc/interrupts lists no interrupts of the cards behind {device}")))
+                }
+                false => Ok(found),
+            }
+        }
+    }
+}
+
+fn interrupts_of_card(host: &Host, device: &str) -> Result<Vec<(u32, String)>, Unknown> {
     let folder = format!("/sys/class/net/{device}/device");
     // A virtio card belongs to a PCI device, which has the interrupts.
     let of_device = [format!("{folder}/msi_irqs"), format!("{folder}/../msi_irqs")];
@@ -89,6 +116,20 @@ pub(crate) fn statistic(host: &Host, device: &str, name: &str) -> Result<Counter
 mod tests {
     use super::*;
     use crate::fake::Fake;
+
+    #[test]
+    fn a_bond_has_the_interrupts_of_its_members() {
+        let table = " CPU0\n 30: 1 PCI-MSI eth0-0\n 31: 1 PCI-MSI eth1-0\n 32: 1 PCI-MSI eth2-0\n";
+        let fake = Fake::with(&[
+            ("/proc/interrupts", table),
+            ("/sys/class/net/bond0/bonding/slaves", "eth0 eth2 ../eth1\n"),
+        ]);
+        let numbers: Vec<u32> =
+            interrupts(&fake.host(), "bond0").unwrap().into_iter().map(|(number, _)| number).collect();
+        assert_eq!(numbers, [30, 32]);
+        fake.file("/sys/class/net/bond0/bonding/slaves", "eth7\n");
+        assert!(interrupts(&fake.host(), "bond0").unwrap_err().0.contains("the cards behind bond0"));
+    }
 
     #[test]
     fn a_card_has_its_own_interrupts_only() {

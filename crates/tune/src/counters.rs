@@ -36,13 +36,17 @@ pub(crate) fn softnet(host: &Host, column: usize, name: &str) -> Result<Counter,
 
 /// A column of `/proc/net/stat/nf_conntrack`, over all CPUs, by its heading.
 pub(crate) fn conntrack(host: &Host, name: &str) -> Result<Counter, Unknown> {
-    let table = host.text("/proc/net/stat/nf_conntrack")?;
+    of_table(host, "nf_conntrack", name)
+}
+
+/// The same of any table of `/proc/net/stat`.
+pub(crate) fn of_table(host: &Host, kind: &str, name: &str) -> Result<Counter, Unknown> {
+    let table = host.text(&format!("/proc/net/stat/{kind}"))?;
     let mut lines = table.lines().map(str::split_whitespace);
     let column = lines.next().and_then(|mut heading| heading.position(|word| word == name));
-    let column =
-        column.ok_or_else(|| Unknown(format!("this kernel does not count nf_conntrack's {name}")))?;
+    let column = column.ok_or_else(|| Unknown(format!("this kernel does not count {kind}'s {name}")))?;
     let values = lines.filter_map(|mut line| u64::from_str_radix(line.nth(column)?, 16).ok());
-    Ok(Counter { name: format!("nf_conntrack {name}"), value: values.fold(0, u64::wrapping_add) })
+    Ok(Counter { name: format!("{kind} {name}"), value: values.fold(0, u64::wrapping_add) })
 }
 
 /// Connections that found no room in the table, or evicted others, from the columns that this kernel has.

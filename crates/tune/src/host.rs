@@ -104,6 +104,13 @@ impl Host {
         Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
     }
 
+    /// The records of the kernel's log.
+    pub(crate) fn log(&self) -> Result<String, Unknown> {
+        let bytes =
+            self.system.log(&self.place(KERNEL_LOG)).map_err(|error| Unknown::at(KERNEL_LOG, &error))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
     /// A file that holds one number.
     pub(crate) fn number<T: FromStr>(&self, path: &str) -> Result<T, Unknown> {
         let text = self.text(path)?;
@@ -199,6 +206,9 @@ impl Host {
         }
     }
 }
+
+/// The kernel's log, record by record.
+const KERNEL_LOG: &str = "/dev/kmsg";
 
 /// The folder of the journal and other persistent data.
 const STATE_FOLDER: &str = "/var/lib/flatout";

@@ -8,12 +8,17 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use flatout_lane::child::{self, Unfinished};
+use rustix::fs::OFlags;
 
 use crate::change::chosen;
 use crate::netlink::{self, Protocol};
 
 /// Bytes read from one file. Enough for any setting; of `/proc/net/tcp` it is the start, which lists the listeners.
 pub(crate) const READ_BYTES_MAX: u64 = 4 << 20;
+
+/// Longest record of the kernel's log (`PRINTKRB_RECORD_MAX` is smaller), and records that are read at most.
+const LOG_RECORD_BYTES_MAX: usize = 8192;
+const LOG_RECORDS_MAX: usize = 65_536;
 
 /// Time limit of a command. `tc`, `nft` and `ethtool` need milliseconds; one that takes longer hangs.
 const RUN_TIME_MAX: Duration = Duration::from_secs(20);
@@ -35,6 +40,10 @@ pub enum RunError {
 pub trait System: Send {
     /// At most 4 MiB of a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    /// What the kernel's log has, at most 4 MiB; does not wait for more.
+    fn log(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.read(path)
+    }
     /// The names in a folder, sorted.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
     /// When a file was last written.
@@ -67,6 +76,27 @@ impl System for Kernel {
         let mut bytes = Vec::new();
         File::open(path)?.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    fn log(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let nonblocking = OFlags::NONBLOCK.bits() as i32;
+        let mut file = OpenOptions::new().read(true).custom_flags(nonblocking).open(path)?;
+        let (mut all, mut record) = (Vec::new(), [0; LOG_RECORD_BYTES_MAX]);
+        // Each `read` returns one record.
+        for _ in 0..LOG_RECORDS_MAX {
+            match file.read(&mut record) {
+                Ok(0) => break,
+                Ok(length) => all.extend_from_slice(&record[..length]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // Records were overwritten before they were read; the next one follows.
+                Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error),
+            }
+            if all.len() as u64 >= READ_BYTES_MAX {
+                break;
+            }
+        }
+        Ok(all)
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {

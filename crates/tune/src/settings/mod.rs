@@ -6,6 +6,7 @@ mod ethtool;
 mod file;
 mod interrupt;
 mod iptables;
+mod link;
 mod napi;
 mod nft;
 mod process;
@@ -20,6 +21,7 @@ pub(crate) use ethtool::{Ethtool, Group, OFF, OFF_ASKED};
 pub(crate) use file::FileSetting;
 pub(crate) use interrupt::{Interrupt, affinity};
 pub(crate) use iptables::IptablesRule;
+pub(crate) use link::LinkSize;
 pub(crate) use napi::NapiSuspension;
 pub(crate) use nft::{NftRule, NftTable, RULE_COMMENT};
 pub(crate) use process::{Affinity, OpenFiles, Process, status_field};
@@ -63,6 +65,8 @@ pub enum Setting {
     Interrupt(Interrupt),
     /// The queue of each hash of a connection.
     RssTable(RssTable),
+    /// How much a device passes at once.
+    LinkSize(LinkSize),
     /// A change by commands of the user.
     Commands(Commands),
 }
@@ -199,6 +203,7 @@ impl Setting {
             Setting::Service(kind) => kind,
             Setting::Interrupt(kind) => kind,
             Setting::RssTable(kind) => kind,
+            Setting::LinkSize(kind) => kind,
             Setting::Commands(kind) => kind,
         }
     }
@@ -259,5 +264,6 @@ from_kinds!(
     Service(Service),
     Interrupt(Interrupt),
     RssTable(RssTable),
+    LinkSize(LinkSize),
     Commands(Commands)
 );

@@ -212,6 +212,22 @@ const BURDENS: &[Burden] = &[
     ("netdev-budget", ENA, &[("/proc/sys/net/core/netdev_budget", "300\n")], &[]),
     ("netdev-budget-usecs", ENA, &[("/proc/sys/net/core/netdev_budget_usecs", "2000\n")], &[]),
     ("busy-read", ENA, &[("/proc/sys/net/core/busy_read", "0\n")], &[]),
+    (
+        "neighbour-table",
+        ENA,
+        &[
+            ("/proc/sys/net/ipv4/neigh/default/gc_thresh3", "1024\n"),
+            ("/proc/net/stat/arp_cache", "entries table_fulls\n00000400 0000000a\n"),
+        ],
+        &[],
+    ),
+    ("bpf-stats", ENA, &[("/proc/sys/kernel/bpf_stats_enabled", "1\n")], &[]),
+    (
+        "kernel-log",
+        ENA,
+        &[("/dev/kmsg", "4,1,2,-;nf_conntrack: nf_conntrack: table full, dropping packet\n")],
+        &[("/dev/kmsg", "6,1,2,-;eth0: link up\n")],
+    ),
     ("max-tw-buckets", ENA, &[("/proc/sys/net/ipv4/tcp_max_tw_buckets", "65536\n")], &[]),
     ("max-orphans", ENA, &[("/proc/sys/net/ipv4/tcp_max_orphans", "4096\n")], &[]),
     ("conntrack-max", ENA, &[("/proc/sys/net/netfilter/nf_conntrack_max", "65536\n")], &[]),
@@ -253,14 +269,11 @@ const BURDENS: &[Burden] = &[
         &[
             ("/sys/kernel/tracing/tracing_on", "1\n"),
             ("/sys/kernel/tracing/current_tracer", "function\n"),
-            ("/sys/kernel/tracing/set_event", "net:netif_receive_skb\n"),
-            ("/sys/kernel/tracing/kprobe_events", "p:kprobes/tcp tcp_sendmsg\n"),
+            ("/sys/kernel/tracing/set_event", "net:netif_receive_skb\nkprobes:tcp\n"),
+            ("/sys/kernel/tracing/events/net/netif_receive_skb/enable", "1\n"),
+            ("/sys/kernel/tracing/events/kprobes/tcp/enable", "1\n"),
         ],
-        &[
-            ("/sys/kernel/tracing/current_tracer", "nop\n"),
-            ("/sys/kernel/tracing/set_event", ""),
-            ("/sys/kernel/tracing/kprobe_events", ""),
-        ],
+        &[("/sys/kernel/tracing/current_tracer", "nop\n"), ("/sys/kernel/tracing/set_event", "")],
     ),
     (
         "link",
@@ -350,7 +363,7 @@ const BURDENS: &[Burden] = &[
         ENA,
         &[(
             "$ ip -details link show dev eth0",
-            "2: eth0: mtu 9001\n gso_max_size 65536 gso_max_segs 65535 tso_max_size 524280\n",
+            "2: eth0: mtu 9001\n gso_max_size 65536 gso_max_segs 65535 tso_max_size 524280 gro_max_size 65536\n",
         )],
         &[(
             "$ ip -details link show dev eth0",
@@ -378,6 +391,8 @@ const TOO_MUCH_TCP_MEM: (&str, &str) = ("/proc/sys/net/ipv4/tcp_mem", "786432\t1
 /// Tunings that lower a value on purpose.
 const LOWERING: &[&str] = &[
     "abort-on-overflow",
+    "bpf-stats",
+    "tracing",
     // The file says that it is off.
     "turbo",
     "numa-balancing",
@@ -533,6 +548,15 @@ fn kernel(answers: &mut Answers, root: &Path, line: &str, input: &str) -> Result
             let shown = format!("ethtool {} {device}", flag.to_lowercase());
             let answer = answers.get_mut(&shown).ok_or(RunError::Missing)?;
             *answer = ethtool_set(answer, key, value);
+        }
+        ["ip", "link", "set", "dev", device, key, value] => {
+            let shown = format!("ip -details link show dev {device}");
+            let answer = answers.get_mut(&shown).ok_or(RunError::Missing)?;
+            let mut words = answer.split(' ').map(str::to_owned).collect::<Vec<_>>();
+            let at = words.iter().position(|word| word == key).ok_or(RunError::Missing)? + 1;
+            let end = if words[at].ends_with('\n') { "\n" } else { "" };
+            words[at] = format!("{value}{end}");
+            *answer = words.join(" ");
         }
         ["taskset", "-pc", cpus, thread] => {
             let line = |old: &str| {

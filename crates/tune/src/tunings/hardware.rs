@@ -77,8 +77,10 @@ pub(super) static HARDWARE: &[Fact] = &[
             name: "tracing",
             reason: "the kernel's tracer is on, and its functions cost more",
             detail: "A function tracer adds work to every function of the kernel, an event to every place that it names, and a probe \
-                     to each call of its function.",
-            source: "trace/ftrace, trace/kprobetrace",
+                     to each call of its function. Tracers of other instances, and probes of perf and of BPF, are not seen here.",
+            source: "trace/ftrace, trace/events, trace/kprobetrace",
+            risk: Risk::Medium,
+            lost: "whoever records a trace: another tracer clears what is recorded so far, and events are missing meanwhile",
             gain_percent: 4.0,
             ..OF_HOST
         },
@@ -106,8 +108,9 @@ pub(super) static HARDWARE: &[Fact] = &[
         about: About {
             name: "bond",
             reason: "the device joins several cards, and has no queues or interrupts of its own",
-            detail: "Rings, queues, moderation and interrupts are those of the members. Examine each by its name.",
-            source: "networking/bonding",
+            detail: "Rings, queues and moderation are those of the members: examine each by its name. Their interrupts are examined together \
+                     (`irq-affinity`), so that two cards do not share CPUs while others are idle.",
+            source: "networking/bonding; Yang Jian 2008: interrupts of two bonded cards on different CPUs",
             scope: Scope::Device,
             needs: Needs::Card,
             gain_percent: 1.0,
@@ -255,32 +258,31 @@ fn tracing(host: &Host, _: &Served) -> Result<Reading, Unknown> {
         )?;
     let is_on = host.text(&format!("{folder}/tracing_on")).is_ok_and(|on| on == "1");
     let tracer = host.text(&format!("{folder}/current_tracer"))?;
-    let count = |name: &str| {
-        host.text(&format!("{folder}/{name}"))
-            .unwrap_or_default()
-            .lines()
-            .filter(|line| !line.is_empty())
-            .count()
-    };
-    let (events, probes) = (count("set_event"), count("kprobe_events"));
-    let mut found = Vec::new();
-    let mut ends = Vec::new();
+    let set = host.text(&format!("{folder}/set_event")).unwrap_or_default();
+    // `net:netif_receive_skb`; probes are events of the system `kprobes` or `uprobes`.
+    let enabled: Vec<String> = set
+        .lines()
+        .filter_map(|line| line.trim().split_once(':'))
+        .map(|(system, event)| format!("{folder}/events/{system}/{event}/enable"))
+        .filter(|path| host.text(path).is_ok_and(|state| state.starts_with('1')))
+        .take(EVENTS_MAX)
+        .collect();
+    let (mut found, mut changes) = (Vec::new(), Vec::new());
     if tracer != "nop" && is_on {
         found.push(format!("tracer {tracer}"));
-        ends.push(format!("echo nop > {folder}/current_tracer"));
+        changes.push(Change::text(Setting::file(format!("{folder}/current_tracer")), "nop"));
     }
-    if events > 0 && is_on {
-        found.push(format!("{events} events"));
-        ends.push(format!("echo > {folder}/set_event"));
-    }
-    if probes > 0 {
-        found.push(format!("{probes} probes"));
-        ends.push(format!("see {folder}/kprobe_events"));
+    if !enabled.is_empty() && is_on {
+        found.push(format!("{} events", enabled.len()));
+        changes.extend(enabled.into_iter().map(|path| Change::text(Setting::file(path), "0")));
     }
     let value = if found.is_empty() { "off".to_owned() } else { found.join(", ") };
-    let advice = format!("{value}: if nobody uses that now, {}", ends.join("; "));
-    Ok(Reading::new(value, found.len() as u64, (!found.is_empty()).then_some(advice)))
+    let advice = (!found.is_empty()).then(|| format!("{value} off, if nobody records a trace now"));
+    Ok(Reading::new(value, found.len() as u64, advice).with(changes))
 }
+
+/// Events that are switched off at most; with all events of the kernel on, the rest is switched off the next time.
+const EVENTS_MAX: usize = 256;
 
 /// A slower link is the bottleneck of most servers, in Mbit/s.
 const SPEED_MIN: i64 = 1000;
@@ -308,15 +310,22 @@ fn link(host: &Host, served: &Served) -> Result<Reading, Unknown> {
 
 fn bond(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let device = served.card(host)?;
-    let path = format!("/sys/class/net/{device}/bonding/slaves");
-    if !host.has(&path) {
+    let members = card::members(host, device);
+    if members.is_empty() {
         return Ok(Reading::new("one card", 0, None));
     }
-    let members = host.text(&path)?;
+    let of_member = |member: &String| {
+        let interrupts = card::interrupts(host, member).map_or(0, |interrupts| interrupts.len());
+        format!("{member} ({interrupts} interrupts)")
+    };
+    let value: Vec<String> = members.iter().map(of_member).collect();
     let commands: Vec<String> =
-        members.split_whitespace().map(|member| format!("flatout tune --interface {member}")).collect();
-    let advice = format!("the cards behind {device} have the queues and interrupts: {}", commands.join(", "));
-    Ok(Reading::new(members.as_str(), commands.len() as u64, (!commands.is_empty()).then_some(advice)))
+        members.iter().map(|member| format!("flatout tune --interface {member}")).collect();
+    let advice = format!(
+        "the cards behind {device} have the queues: {}; `irq-affinity` places the interrupts of all of them",
+        commands.join(", ")
+    );
+    Ok(Reading::new(value.join(", "), commands.len() as u64, Some(advice)))
 }
 
 /// A limit that is used this far is worth reporting, in percent.

@@ -25,6 +25,7 @@ mod huge_pages;
 mod irq_affinity;
 mod irq_suspension;
 mod irqbalance;
+mod kernel_log;
 mod locality;
 mod mitigations;
 mod numa;
@@ -104,7 +105,14 @@ const OF_THEIR_OWN: &[&dyn Tuning] = &[
 /// Every tuning, the largest expected gain first.
 pub static TUNINGS: LazyLock<Vec<&'static dyn Tuning>> = LazyLock::new(|| {
     let sysctls = sysctls::SYSCTLS.iter().chain(copied::COPIED).map(|sysctl| sysctl as &dyn Tuning);
-    let facts = [facts::FACTS, hardware::HARDWARE, drops::DROPS, shares::SHARES, stack::STACK];
+    let facts = [
+        facts::FACTS,
+        hardware::HARDWARE,
+        drops::DROPS,
+        shares::SHARES,
+        stack::STACK,
+        kernel_log::KERNEL_LOG,
+    ];
     let facts = facts.into_iter().flatten().map(|fact| fact as &dyn Tuning);
     let offloads = offloads::OFFLOADS.iter().map(|offload| offload as &dyn Tuning);
     let mut all: Vec<&dyn Tuning> =

@@ -3,12 +3,12 @@
 use super::facts::{Fact, OF_HOST, Reading};
 use crate::card;
 use crate::change::Change;
-use crate::counters::{number_after, sockstat, softnet};
+use crate::counters::{sockstat, softnet};
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
-use crate::settings::Setting;
-use crate::tuning::{About, Needs, Proof, Scope};
+use crate::settings::{LinkSize, Setting};
+use crate::tuning::{About, Needs, Proof, Risk, Scope};
 
 pub(super) static STACK: &[Fact] = &[
     Fact {
@@ -62,12 +62,13 @@ pub(super) static STACK: &[Fact] = &[
             name: "big-tcp",
             reason: "a large response passes through the network stack in pieces of 64 KiB, though the card takes larger ones",
             detail: "BIG TCP: up to 512 KiB at once (Linux 5.19 for IPv6, 6.3 for IPv4). Responses below 64 KiB gain nothing. Every device on \
-                     the way inside this machine has to take them: some tunnels and filters do not.",
+                     the way inside this machine has to take them: some tunnels, filters and taps do not.",
             source: "ip-link(8): gso_max_size, gso_ipv4_max_size; docs.cilium.io: BIG TCP",
+            risk: Risk::Medium,
+            lost: "programs that cannot take packets beyond 64 KiB: some tunnels, filters and packet taps",
             scope: Scope::Device,
             needs: Needs::Card,
             gain_percent: 0.8,
-            ..OF_HOST
         },
         proof: Proof::Measurement,
         counter: "gso_max_size",
@@ -147,22 +148,23 @@ const MASK: &str = "/proc/sys/net/core/flow_limit_cpu_bitmap";
 /// What a device passes at once unless more was set, in bytes.
 const PIECE_DEFAULT: u64 = 65536;
 
+/// What is sent and what is received at once.
+const SIZES: [&str; 4] = ["gso_max_size", "gro_max_size", "gso_ipv4_max_size", "gro_ipv4_max_size"];
+
 /// What is suggested at most, in bytes: three pieces of before. Larger ones gain little, and need more memory at once.
 const PIECE_MAX: u64 = 3 * PIECE_DEFAULT;
 
 fn big_tcp(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let device = served.card(host)?;
-    let text = host.run("ip", &["-details", "link", "show", "dev", device])?;
-    let size = |name: &str| {
-        number_after(&text, name).ok_or_else(|| Unknown(format!("ip link does not tell {name} of {device}")))
-    };
+    let size = |name: &str| LinkSize::new(device, name).now(host);
     let (now, most) = (size("gso_max_size")?, size("tso_max_size")?);
     let wanted = most.min(PIECE_MAX);
-    let advice = (now <= PIECE_DEFAULT && wanted > PIECE_DEFAULT).then(|| {
-        format!(
-            "ip link set dev {device} gso_max_size {wanted} gro_max_size {wanted} for IPv6; gso_ipv4_max_size and gro_ipv4_max_size \
-             for IPv4"
-        )
-    });
-    Ok(Reading::new(format!("{now} of {most} bytes"), now, advice))
+    let advice = (now <= PIECE_DEFAULT && wanted > PIECE_DEFAULT)
+        .then(|| format!("pieces of {wanted} bytes, for IPv6, and for IPv4 if this kernel has sizes for it"));
+    // Kernels before 6.3 have none for IPv4, and a size that somebody has raised stays.
+    let changes = SIZES
+        .iter()
+        .filter(|name| size(name).is_ok_and(|now| now < wanted))
+        .map(|name| Change::text(LinkSize::new(device, name), wanted));
+    Ok(Reading::new(format!("{now} of {most} bytes"), now, advice).with(changes))
 }

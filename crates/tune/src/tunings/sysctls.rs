@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::facts::is_kubernetes_node;
 use crate::change::Change;
-use crate::counters::{conntrack_dropped, file, netstat, softnet, vmstat};
+use crate::counters::{conntrack_dropped, file, netstat, of_table, softnet, vmstat};
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::netlink::diag::listening;
@@ -306,6 +306,40 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         key: "net.ipv4.tcp_max_tw_buckets",
         aim: Aim::AtLeast(262_144),
         effect: |host, _| netstat(host, "TCPTimeWaitOverflow"),
+    },
+    Sysctl {
+        about: About {
+            name: "neighbour-table",
+            reason: "a full table of neighbours (ARP) drops packets to the others",
+            detail: "Each machine of the same network that is talked to takes an entry, and so does each pod of a bridge. table_fulls counts \
+                     the entries that found no room; the kernel logs \"neighbor table overflow\" then.",
+            source: "ip-sysctl: neigh/default/gc_thresh3; net/core/neighbour.c",
+            scope: Scope::Host,
+            gain_percent: 0.1,
+            ..PER_NAMESPACE
+        },
+        proof: Proof::Counter,
+        key: "net.ipv4.neigh.default.gc_thresh3",
+        aim: Aim::AtLeast(8192),
+        effect: |host, _| of_table(host, "arp_cache", "table_fulls"),
+    },
+    Sysctl {
+        about: About {
+            name: "bpf-stats",
+            reason: "the kernel measures each run of a BPF program, which costs as much as a short one",
+            detail: "Two readings of the clock for each run, while kernel.bpf_stats_enabled is 1. It is for measurements, and often left on \
+                     after one.",
+            source: "admin-guide/sysctl/kernel: bpf_stats_enabled",
+            scope: Scope::Host,
+            risk: Risk::Medium,
+            lost: "run times of BPF programs, if somebody reads them (bpftool prog show)",
+            gain_percent: 0.35,
+            ..PER_NAMESPACE
+        },
+        proof: Proof::Setting,
+        key: "kernel.bpf_stats_enabled",
+        aim: Aim::Exactly(0),
+        effect: |host, _| file(host, "/proc/sys/kernel/bpf_stats_enabled"),
     },
     Sysctl {
         about: About {
