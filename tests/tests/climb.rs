@@ -175,12 +175,12 @@ fn json_has_its_fields() {
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&found),
-        "after apply before command date diff end error left_behind load load_rate_per_s machine next noise noise_floor noise_floor_of_servers noise_of_servers objective profiles rungs \
+        "after apply before command cpu_of date diff end error left_behind load load_rate_per_s machine next noise noise_floor noise_floor_of_servers noise_of_servers objective profiles rungs \
          take_back today total total_effects url"
     );
     assert_eq!(
         names(&found["rungs"][0]),
-        "apply confidence disturbance effects gain high how leave_one_out leave_one_out_interval low name pairs reason shapley starts \
+        "apply confidence disturbance effects elsewhere gain high how leave_one_out leave_one_out_interval low name pairs reason shapley starts \
          status take_back"
     );
     let side = "cpu_us_per_request errors generator_share headroom latency machines means p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
@@ -296,6 +296,29 @@ fn a_hostile_file_is_refused_or_harmless() {
 }
 
 /// A rung may improve one objective and not another.
+/// A proxy instead of the server: the CPU time of the rest of the machine is compared, too. Needs root and BPF.
+#[test]
+fn the_rest_of_the_machine_is_compared() {
+    let (folder, backend) = (Folder::new(), Server::json());
+    let (command, url) = bundled();
+    let address = url.trim_start_matches("http://").trim_end_matches("/json");
+    let to = format!("http://{}", backend.address);
+    let proxy = format!("exec {} serve --listen {address} --to {to}", program("flatout").display());
+    let flags = ["--server-cmd", &command, "--url", &url, "--variant", "proxy", "--with-cmd", &proxy];
+    let quick = ["-d500ms", "-c4", "--budget", "30s", "--profile", "0s", "--json", "out.json"];
+    let output = climb(&folder, &[&flags[..], &quick].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let (found, text) = (result(&folder), stdout(&output));
+    if !found["cpu_of"].as_str().unwrap().contains("softirqs for it") {
+        assert!(text.contains("needs root and BPF") && found["rungs"][0]["elsewhere"].is_null(), "{text}");
+        return;
+    }
+    let rung = &found["rungs"][0];
+    assert_eq!(statuses(&found), ["worse"], "{rung}");
+    let share = |end: &str| rung["elsewhere"][end].as_f64().unwrap();
+    assert!(share("low") < share("gain") && share("gain") < share("high"), "{rung}");
+}
+
 #[test]
 fn every_objective_is_measured() {
     let folder = Folder::new();

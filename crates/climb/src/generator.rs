@@ -1,10 +1,12 @@
 //! One run of load, by our own generator or another.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use flatout_load::{
-    self as load, Arrival, ErrorKind, Latency, Outcome, Pacing, Remote, ServerCpu, ServerProcesses, ThreadUse,
+    self as load, Arrival, ErrorKind, KernelWork, Latency, Outcome, Pacing, Remote, ServerCpu,
+    ServerProcesses, ThreadUse,
 };
 use flatout_trial::{Disturbance, Sample, Turn};
 
@@ -42,6 +44,8 @@ pub(crate) struct Load<'p> {
     pub(crate) is_server_alone: bool,
     /// Runs of our own generator so far.
     pub(crate) runs_count: AtomicU64,
+    /// The clock of the kernel's work for the server, if this kernel and our permissions allow one.
+    pub(crate) kernel_work: Option<Arc<KernelWork>>,
 }
 
 /// Warm-up of a block: long enough for the server to accept its connections.
@@ -88,6 +92,22 @@ impl Load<'_> {
             }
             Pacing::Closed => format!("{} connections in a closed loop", plan.connections),
             Pacing::Staged { .. } => format!("stages, over {} connections", plan.connections),
+        }
+    }
+
+    /// What the CPU time is of, in words.
+    pub(crate) fn cpu_meaning(&self) -> &'static str {
+        match (&self.kernel_work, self.is_server_alone) {
+            (Some(_), true) => "the server's processes and the network softirqs for it",
+            (Some(_), false) => {
+                "the server's processes, the network softirqs for it, and the kernel's threads"
+            }
+            (None, true) => {
+                "the server's processes, without softirqs outside of them (their clock needs root and BPF)"
+            }
+            (None, false) => {
+                "the machine without the load generator, other programs included (a clock of the softirqs needs root and BPF)"
+            }
         }
     }
 
@@ -152,7 +172,12 @@ impl Load<'_> {
     }
 
     fn own(&self, plan: &load::Plan, pids: &[u32]) -> Result<Outcome, Error> {
-        let plan = load::Plan { remote: self.remote.clone(), server_pids: pids.to_vec(), ..plan.clone() };
+        let plan = load::Plan {
+            remote: self.remote.clone(),
+            server_pids: pids.to_vec(),
+            kernel_work: self.kernel_work.clone(),
+            ..plan.clone()
+        };
         load::run(&plan, self.stop, &mut |_| {}).map_err(|error| match error {
             load::Error::Connect(..) => Error::Server(format!("the server cannot be reached: {error}")),
             error => Error::Generator(error.to_string()),
@@ -170,6 +195,12 @@ impl Load<'_> {
             errors: outcome.errors.sum(),
             elapsed_s: outcome.elapsed.as_secs_f64().max(1e-9),
             cpu_s: cpu_us.map(|each| each * requests as f64 / 1e6),
+            // Without the kernel's work, the machine's time is the figure itself, or has work that the figure has not.
+            machine_s: outcome
+                .server_cpu
+                .as_ref()
+                .filter(|used| used.softirqs.is_some())
+                .and_then(|used| Some(used.machine?.as_secs_f64())),
         }
     }
 
@@ -180,6 +211,10 @@ impl Load<'_> {
             requests_per_s: turn.good as f64 / turn.elapsed_s,
             p99_ns: percentile(99.0),
             cpu_us_per_request: turn.cpu_s.map(|cpu_s| cpu_s * 1e6 / turn.requests as f64),
+            machine_us_per_request: turn
+                .machine_s
+                .filter(|_| turn.requests > 0)
+                .map(|machine_s| machine_s * 1e6 / turn.requests as f64),
             requests: turn.requests,
             errors: turn.errors,
             disturbance: outcome.server_cpu.as_ref().and_then(|used| used.disturbance),
@@ -189,7 +224,8 @@ impl Load<'_> {
     }
 
     fn other(&self, command: &str, pids: &[u32]) -> Result<Run, Error> {
-        let server = ServerProcesses::find(pids, &self.remote);
+        let server =
+            ServerProcesses::find(pids, &self.remote).map(|server| server.with(self.kernel_work.as_ref()));
         let before = server.as_ref().and_then(ServerProcesses::used);
         let environment = [("FLATOUT_URL", self.url.clone())];
         let ran = command::run(command, &environment, COMMAND_TIME_MAX, Some(self.stop))
@@ -215,6 +251,7 @@ impl Load<'_> {
             requests_per_s: reading.requests_per_s,
             p99_ns: reading.p99_ns,
             cpu_us_per_request: cpu,
+            machine_us_per_request: None,
             requests: reading.requests.unwrap_or(0),
             errors: reading.errors,
             disturbance,
@@ -232,11 +269,17 @@ fn generator_share(outcome: &Outcome) -> f64 {
     outcome.threads.iter().map(ThreadUse::share).fold(0.0, f64::max)
 }
 
-/// CPU time per request: of the server's processes, if all changes are to the server. Otherwise of the machine without the
-/// load generator, because a change may move work to other CPUs and to kernel threads, unless that is not known.
+/// CPU time per request: of the server's processes and of the kernel's softirqs for it. If not all changes are to the server, they
+/// may move work to the kernel's threads: these count too. Where the softirqs are not known, it is the machine's then, without the
+/// load generator.
 fn cpu_us(used: &ServerCpu, requests: u64, is_server_alone: bool) -> Option<f64> {
     let processes = used.user + used.kernel;
-    let time = used.machine.filter(|_| !is_server_alone).unwrap_or(processes);
+    let time = match (used.softirqs, used.machine) {
+        (Some(softirqs), _) if is_server_alone => processes + softirqs,
+        (Some(softirqs), _) => processes + softirqs + used.kernel_threads.unwrap_or_default(),
+        (None, Some(machine)) if !is_server_alone => machine,
+        (None, _) => processes,
+    };
     (requests > 0).then(|| time.as_secs_f64() * 1e6 / requests as f64)
 }
 
@@ -252,12 +295,21 @@ mod tests {
             user: Duration::from_millis(own_ms / 2),
             kernel: Duration::from_millis(own_ms / 2),
             machine: machine_ms.map(Duration::from_millis),
+            softirqs: None,
+            kernel_threads: None,
             disturbance: None,
         };
         assert_eq!(cpu_us(&used(1000, Some(1200)), 100_000, false), Some(12.0));
         assert_eq!(cpu_us(&used(500, Some(1200)), 100_000, false), Some(12.0));
         assert_eq!(cpu_us(&used(500, None), 100_000, false), Some(5.0));
         assert_eq!(cpu_us(&used(500, None), 0, false), None);
+        let known = ServerCpu {
+            softirqs: Some(Duration::from_millis(300)),
+            kernel_threads: Some(Duration::from_millis(100)),
+            ..used(500, Some(1200))
+        };
+        assert_eq!(cpu_us(&known, 100_000, false), Some(9.0), "other programs are no cost of the server");
+        assert_eq!(cpu_us(&known, 100_000, true), Some(8.0));
         let alone = cpu_us(&used(500, Some(1200)), 100_000, true);
         assert_eq!(alone, Some(5.0), "other programs are no cost of a server that alone is changed");
     }

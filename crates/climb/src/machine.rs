@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use flatout_load::Target;
 use flatout_profile::{self as profile, Profile, Sampler};
-use flatout_trial::{Both, Foresight, Found, Go, Progress, Sample, Set, Stage, Subject, is_steady};
+use flatout_trial::{Both, Foresight, Found, Go, Progress, Sample, Set, Stage, Status, Subject, is_steady};
 use flatout_tune::quote;
 
 use crate::changes::Changes;
@@ -29,6 +29,9 @@ const RATE_RUNS: usize = 5;
 
 /// All A/A runs take this part of the budget.
 const NOISE_PART: u32 = 10;
+
+/// No more than this part of the budget is kept for the runs of everything kept.
+const RESERVE_PART_MIN: u32 = 5;
 
 /// Gains, as shares, for which a climb says how much time they would need.
 const GAINS: [f64; 2] = [0.02, 0.05];
@@ -56,6 +59,10 @@ pub(crate) struct Machine<'p, 'h> {
     comparison: Option<(Stage, Instant, Instant)>,
     /// When the current comparison began.
     compared_at: Option<Instant>,
+    /// The time of the A/A runs: as much is kept for the runs of everything kept.
+    noise_time: Duration,
+    /// The rungs that are kept so far.
+    kept: Vec<bool>,
     /// The folder with copies of the server's configuration.
     copies: Copies,
     /// The rungs that need a restart of the server.
@@ -122,6 +129,8 @@ impl<'p, 'h> Machine<'p, 'h> {
             progress: None,
             comparison: None,
             compared_at: None,
+            noise_time: Duration::ZERO,
+            kept: vec![false; plan.rungs.len()],
         }
     }
 
@@ -161,6 +170,11 @@ impl<'p, 'h> Machine<'p, 'h> {
     /// How requests arrive, in words.
     pub(crate) fn load_pattern(&self) -> String {
         self.load.pattern()
+    }
+
+    /// What the CPU time is of, in words.
+    pub(crate) fn cpu_meaning(&self) -> &'static str {
+        self.load.cpu_meaning()
     }
 
     /// Sets the rate of all further measurements, if the plan asks for one: a known rate, or a share of the highest
@@ -302,6 +316,16 @@ impl<'p, 'h> Machine<'p, 'h> {
     fn left(&self) -> Duration {
         let budget = self.plan.budget.saturating_sub(self.plan.profiles_time());
         budget.saturating_sub(self.begun.elapsed())
+    }
+
+    /// The time that is kept for the runs of everything kept, against the unchanged server: without them, the result has no figures.
+    fn reserve(&self, stage: Stage) -> Duration {
+        match stage {
+            Stage::Forward(_) | Stage::SecondLook(_) | Stage::LeaveOneOut(_) if self.kept.contains(&true) => {
+                self.noise_time.min(self.plan.budget / RESERVE_PART_MIN)
+            }
+            _ => Duration::ZERO,
+        }
     }
 
     /// Loads a server that has just started until its requests no longer become cheaper. Another generator warms up itself.
@@ -553,6 +577,7 @@ impl Subject for Machine<'_, '_> {
     }
 
     fn found(&mut self, rung: usize, found: &Found) {
+        self.kept[rung] = found.status == Status::Kept;
         let objective = self.plan.objective;
         let name = self.plan.rungs[rung].name.as_str();
         let progress = self.progress.unwrap_or(Progress {
@@ -569,6 +594,7 @@ impl Subject for Machine<'_, '_> {
 
     fn foresee(&mut self, foresight: &Foresight) {
         let (Some(progress), Some(compared)) = (self.progress, self.compared_at) else { return };
+        self.noise_time = self.noise_time.max(compared.elapsed());
         let pair = compared.elapsed() / foresight.pairs.max(1) as u32;
         let (left, budget) = (self.left(), self.plan.budget);
         let each = left / progress.left.saturating_sub(1).max(1) as u32;
@@ -584,7 +610,7 @@ impl Subject for Machine<'_, '_> {
     }
 
     fn look(&mut self, progress: &Progress) -> Go {
-        let left = self.left();
+        let left = self.left().saturating_sub(self.reserve(progress.stage));
         self.progress = Some(*progress);
         let rung = match progress.stage {
             Stage::Forward(at) | Stage::SecondLook(at) | Stage::LeaveOneOut(at) => {

@@ -28,6 +28,8 @@ pub struct Outcome {
     pub load_rate_per_s: Option<f64>,
     /// How requests arrive, in words: `64 connections in a closed loop`.
     pub load: Option<String>,
+    /// What the CPU time is of, in words; `None` in files of earlier versions.
+    pub cpu: Option<String>,
     /// Configuration edits that were kept, as a diff for `patch -p1 -d /`; empty if there were none, `None` if the
     /// server's configuration is not known.
     pub diff: Option<String>,
@@ -90,8 +92,7 @@ pub struct Figures {
     pub p50_ns: Option<f64>,
     /// The 99th percentile.
     pub p99_ns: Option<f64>,
-    /// CPU time per request: of the machine without the load generator, or of the server's processes if the machine's
-    /// is not known.
+    /// CPU time per request; [`Outcome::cpu`] says of what.
     pub cpu_us_per_request: Option<f64>,
     /// The share of the time that the generator's busiest thread was on its CPU; only our own generator reports it.
     pub generator_share: Option<f64>,

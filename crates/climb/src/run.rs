@@ -1,10 +1,11 @@
 //! Runs a plan from start to end.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use flatout_load::{Remote, Target};
+use flatout_load::{KernelWork, Remote, Target};
 use flatout_profile::Profile;
 use flatout_trial::compare::is_first;
 use flatout_trial::{self as trial, End, Found, How, Objective, Progress, STAYS, Status, Subject, climb};
@@ -72,7 +73,8 @@ pub fn run(
     let load_rate_per_s = machine.settle_rate(None)?;
     let climbed = climb(&mut machine, &trial_plan(plan));
     let load = Some(machine.load_pattern());
-    let mut outcome = Outcome { load_rate_per_s, load, ..outcome(&mut machine, climbed) };
+    let cpu = Some(machine.cpu_meaning().to_owned());
+    let mut outcome = Outcome { load_rate_per_s, load, cpu, ..outcome(&mut machine, climbed) };
     outcome.profiles = profiles(&mut machine, &mut outcome);
     relieve(&mut machine, &mut outcome);
     Ok(outcome)
@@ -263,9 +265,11 @@ fn trial_plan(plan: &Plan) -> trial::Plan {
 fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Load<'p>, Target), Error> {
     let (generator, url, remote) = (plan.generator.clone(), plan.url.clone(), target.remote.clone());
     let is_server_alone = plan.rungs.iter().all(Rung::is_in_the_server);
+    // Without root or BPF, the figure is of processes or of the machine.
+    let kernel_work = KernelWork::start().ok().map(Arc::new);
     if !plan.is_lab {
-        let load =
-            Load { generator, remote, url, lab: None, stop, is_server_alone, runs_count: AtomicU64::new(0) };
+        let runs_count = AtomicU64::new(0);
+        let load = Load { generator, remote, url, lab: None, stop, is_server_alone, runs_count, kernel_work };
         return Ok((load, target));
     }
     let Remote::Tcp(address) = target.remote else {
@@ -277,7 +281,8 @@ fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Loa
     let remote = Remote::Tcp(SocketAddr::new(lab::SERVER, address.port()));
     let url = format!("http://{remote}{}", target.path);
     let target = Target { remote: remote.clone(), ..target };
-    Ok((Load { generator, remote, url, lab, stop, is_server_alone, runs_count: AtomicU64::new(0) }, target))
+    let runs_count = AtomicU64::new(0);
+    Ok((Load { generator, remote, url, lab, stop, is_server_alone, runs_count, kernel_work }, target))
 }
 
 fn outcome(machine: &mut Machine<'_, '_>, climbed: trial::Climbed<Error>) -> Outcome {
@@ -331,6 +336,7 @@ fn outcome(machine: &mut Machine<'_, '_>, climbed: trial::Climbed<Error>) -> Out
         after,
         load_rate_per_s: None,
         load: None,
+        cpu: None,
         diff: machine.plan.config.as_ref().map(|config| config.diff(&machine.edits(&kept))),
         apply,
         take_back,

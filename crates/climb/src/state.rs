@@ -171,13 +171,13 @@ impl fmt::Display for State {
 
 impl StoredRun {
     fn of(sample: &Sample) -> StoredRun {
-        let Sample { requests_per_s, p99_ns, cpu_us_per_request, requests, errors, disturbance: _ } = *sample;
+        let Sample { requests_per_s, p99_ns, cpu_us_per_request, requests, errors, .. } = *sample;
         StoredRun { requests_per_s, p99_ns, cpu_us_per_request, requests, errors }
     }
 
     fn sample(&self) -> Sample {
         let StoredRun { requests_per_s, p99_ns, cpu_us_per_request, requests, errors } = *self;
-        Sample { requests_per_s, p99_ns, cpu_us_per_request, requests, errors, disturbance: None }
+        Sample { requests_per_s, p99_ns, cpu_us_per_request, requests, errors, ..Sample::default() }
     }
 }
 

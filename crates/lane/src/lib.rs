@@ -34,4 +34,5 @@ pub mod poll;
 pub mod process;
 pub mod slab;
 pub mod socket;
+pub mod softirq;
 pub mod tap;

@@ -16,6 +16,7 @@ mod connection;
 mod disturbance;
 pub mod find_max;
 mod handshakes;
+mod kernel_work;
 mod list;
 mod machine;
 mod outcome;
@@ -45,6 +46,7 @@ pub use flatout_tls::ClientPlan;
 
 pub use candidate::{Candidate, Running};
 pub use handshakes::{Agreed, Handshakes, Security};
+pub use kernel_work::KernelWork;
 pub use list::list;
 pub use outcome::{CLIENT_CPU_SHARE_MAX, Outcome, ServerCpu, StageOutcome, ThreadUse};
 pub use pace::{Arrival, Pacing};

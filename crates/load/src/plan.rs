@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use flatout_lane::connect::Remote;
@@ -10,6 +11,7 @@ use flatout_tls::Fault;
 use flatout_wire::h2::STREAMS_MAX_CEILING;
 
 use crate::handshakes::Security;
+use crate::kernel_work::KernelWork;
 use crate::pace::Pacing;
 use crate::request::Request;
 use crate::stages::{STAGES_MAX, Stage};
@@ -62,6 +64,8 @@ pub struct Plan {
     pub head_bytes_max: usize,
     /// The server's processes, for its CPU time; if empty, those that listen on the port.
     pub server_pids: Vec<u32>,
+    /// The clock of the kernel's work for the server; without it, only the CPU time of processes is known.
+    pub kernel_work: Option<Arc<KernelWork>>,
     /// Whether percentiles are reported during the run. This pauses each thread for about 40 µs every second.
     pub live: bool,
     /// The random seed: the same seed sends the same requests at the same times.
@@ -144,6 +148,7 @@ impl Plan {
             answer_time_max: Duration::from_secs(10),
             head_bytes_max: 16 << 10,
             server_pids: Vec::new(),
+            kernel_work: None,
             live: false,
             seed: 1,
         }

@@ -48,7 +48,7 @@ type Joined<'s> = Vec<ScopedJoinHandle<'s, std::io::Result<ThreadResult>>>;
 pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live<'_>)) -> Result<Outcome, Error> {
     plan.check().map_err(|fault| Error::Plan(fault.message))?;
     probe(plan)?;
-    let server = ServerProcesses::find(&plan.server_pids, &plan.remote);
+    let server = ServerProcesses::of(plan);
     let shared = Shared::new(plan, stop);
     let watcher = thread::current();
     let (brought, server_cpu) = thread::scope(|scope| {

@@ -7,6 +7,7 @@
 //! of threaded NAPI, on whatever CPU RPS sends them to. So the machine's CPU time is read too (see
 //! [`crate::machine`]).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use flatout_lane::clock;
@@ -14,24 +15,34 @@ use flatout_lane::connect::Remote;
 use flatout_owner::{Here, Stat, listeners};
 
 use crate::disturbance::Lost;
+use crate::kernel_work::{KernelWork, Work, WorkTimes};
 use crate::machine::MachineCpu;
 use crate::outcome::ServerCpu;
+use crate::plan::Plan;
 
 /// A server's processes.
 #[derive(Debug)]
 pub struct ServerProcesses {
     pids: Vec<u32>,
+    work: Option<Arc<KernelWork>>,
 }
 
 /// Times so far.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Used {
     pids: Vec<u32>,
     total: Duration,
     user_ticks: u64,
     kernel_ticks: u64,
     /// Of the whole machine, which takes long to read.
-    beside: Option<(Option<MachineCpu>, Lost)>,
+    beside: Option<OutsideTimes>,
+}
+
+#[derive(Debug, Clone)]
+struct OutsideTimes {
+    machine: Option<MachineCpu>,
+    lost: Lost,
+    work: Option<(Arc<KernelWork>, WorkTimes)>,
 }
 
 impl ServerProcesses {
@@ -41,12 +52,27 @@ impl ServerProcesses {
             ([], Remote::Tcp(address)) if address.ip().is_loopback() => listeners(&Here, address.port()),
             (pids, _) => pids.to_vec(),
         };
-        (!pids.is_empty()).then_some(ServerProcesses { pids })
+        (!pids.is_empty()).then_some(ServerProcesses { pids, work: None })
+    }
+
+    /// Those of a plan, with its clock of the kernel's work.
+    pub(crate) fn of(plan: &Plan) -> Option<ServerProcesses> {
+        let found = ServerProcesses::find(&plan.server_pids, &plan.remote);
+        found.map(|found| found.with(plan.kernel_work.as_ref()))
+    }
+
+    /// The same, with a clock of the kernel's work.
+    pub fn with(self, work: Option<&Arc<KernelWork>>) -> ServerProcesses {
+        if let Some(work) = work {
+            work.assign(&self.pids);
+        }
+        ServerProcesses { work: work.cloned(), ..self }
     }
 
     /// What its processes have used so far; `None` if none of them can be read.
     pub fn used(&self) -> Option<Used> {
-        self.used_beside(Some((MachineCpu::now(), Lost::now(&self.pids))))
+        let work = self.work.as_ref().and_then(|work| Some((work.clone(), work.now(true)?)));
+        self.used_beside(Some(OutsideTimes { machine: MachineCpu::now(), lost: Lost::now(&self.pids), work }))
     }
 
     /// The same without what takes long to read: the machine's time, and what disturbed.
@@ -59,7 +85,7 @@ impl ServerProcesses {
         Lost::now(&self.pids)
     }
 
-    fn used_beside(&self, beside: Option<(Option<MachineCpu>, Lost)>) -> Option<Used> {
+    fn used_beside(&self, beside: Option<OutsideTimes>) -> Option<Used> {
         let mut used =
             Used { pids: Vec::new(), total: Duration::ZERO, user_ticks: 0, kernel_ticks: 0, beside };
         for &pid in &self.pids {
@@ -84,16 +110,23 @@ impl Used {
         let ticks = user_ticks + self.kernel_ticks.saturating_sub(before.kernel_ticks);
         // Less than a tick cannot be split. Count it as kernel time, which is most of a server's time.
         let user = if ticks == 0 { Duration::ZERO } else { total.mul_f64(user_ticks as f64 / ticks as f64) };
-        let beside = self.beside.zip(before.beside);
-        let machine = beside.and_then(|((now, _), (before, _))| now?.since(&before?));
+        let beside = self.beside.as_ref().zip(before.beside.as_ref());
+        let work = beside.and_then(|(now, before)| {
+            let ((work, now), (_, before)) = (now.work.as_ref()?, before.work.as_ref()?);
+            Some(work.between(before, now))
+        });
+        let in_generator = work.map_or(Duration::ZERO, |work| work.in_generator);
+        let machine = beside.and_then(|(now, before)| now.machine?.since(&before.machine?));
         (self.pids == before.pids).then(|| ServerCpu {
             pids: self.pids.clone(),
             user,
             kernel: total.saturating_sub(user),
             // Reading all processes takes a while on a busy machine, and they continue to run. The total is a lower
             // bound.
-            machine: machine.map(|machine| machine.max(total)),
-            disturbance: beside.map(|((_, now), (_, before))| now.since(&before)),
+            machine: machine.map(|machine| machine.max(total) + in_generator),
+            softirqs: work.map(|work: Work| work.softirqs),
+            kernel_threads: work.map(|work| work.threads),
+            disturbance: beside.map(|(now, before)| now.lost.since(&before.lost)),
         })
     }
 }

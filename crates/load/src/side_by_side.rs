@@ -10,6 +10,8 @@ use flatout_lane::clock;
 use flatout_trial::{Disturbance, Random, Turn, is_steady};
 
 use crate::disturbance::Lost;
+use crate::kernel_work::{KernelWork, WorkTimes};
+use crate::machine::MachineCpu;
 use crate::outcome::ThreadUse;
 use crate::plan::{Error, Plan};
 use crate::server_cpu::{ServerProcesses, Used};
@@ -94,6 +96,7 @@ pub fn run(plan: &SideBySide, enter: Enter<'_>, stop: &AtomicBool) -> Result<Bat
         let mut driver = Driver {
             threads,
             cpu: [one, other].map(Meter::new),
+            beside: BlockMeter::new(one.kernel_work.as_deref()),
             random: Random::new(plan.seed),
             seed: plan.seed,
         };
@@ -131,7 +134,7 @@ struct Meter {
 
 impl Meter {
     fn new(plan: &Plan) -> Meter {
-        let server = ServerProcesses::find(&plan.server_pids, &plan.remote);
+        let server = ServerProcesses::of(plan);
         let last = server.as_ref().and_then(ServerProcesses::used_by_processes);
         Meter { server, last }
     }
@@ -149,10 +152,41 @@ impl Meter {
     }
 }
 
+/// Reads at the end of each block what is not of one server alone: the kernel's work, and the CPU time of the machine. Only one
+/// of them has the load at a time.
+struct BlockMeter<'w> {
+    work: Option<&'w KernelWork>,
+    last: Option<WorkTimes>,
+    machine: Option<MachineCpu>,
+}
+
+impl BlockMeter<'_> {
+    fn new(work: Option<&KernelWork>) -> BlockMeter<'_> {
+        let mut beside = BlockMeter { work, last: None, machine: None };
+        beside.read();
+        beside
+    }
+
+    /// The CPU time of the kernel's softirqs since the last reading, in seconds, and that of the machine without the generator.
+    /// Without a clock of the softirqs they are 0, and the machine's time is not known.
+    fn read(&mut self) -> (Option<f64>, Option<f64>) {
+        let Some(work) = self.work else { return (Some(0.0), None) };
+        let (now, machine) = (work.now(false), MachineCpu::now());
+        let before = (std::mem::replace(&mut self.last, now), std::mem::replace(&mut self.machine, machine));
+        let done = before.0.zip(self.last.as_ref()).map(|(before, now)| work.between(&before, now));
+        let used = before.1.zip(self.machine).and_then(|(before, now)| now.since(&before));
+        (
+            done.map(|done| done.softirqs.as_secs_f64()),
+            done.zip(used).map(|(done, used)| (used + done.in_generator).as_secs_f64()),
+        )
+    }
+}
+
 /// Gives the threads their orders, and keeps the time.
 struct Driver<'s> {
     threads: Vec<Thread<'s>>,
     cpu: [Meter; 2],
+    beside: BlockMeter<'s>,
     random: Random,
     seed: u64,
 }
@@ -185,7 +219,10 @@ impl Driver<'_> {
         for side in [first, 1 - first] {
             let parts = self.tell(Order::Block(side, self.seed))?;
             turns[side] = parts.into_iter().map(|(turn, _)| turn).fold(Turn::default(), sum);
-            turns[side].cpu_s = self.cpu[side].read();
+            let (softirqs_s, machine_s) = self.beside.read();
+            turns[side].cpu_s =
+                self.cpu[side].read().zip(softirqs_s).map(|(own_s, softirqs_s)| own_s + softirqs_s);
+            turns[side].machine_s = machine_s;
         }
         Ok(turns)
     }
@@ -228,6 +265,7 @@ fn sum(all: Turn, part: Turn) -> Turn {
         errors: all.errors + part.errors,
         elapsed_s: all.elapsed_s.max(part.elapsed_s),
         cpu_s: None,
+        machine_s: None,
     }
 }
 

@@ -153,8 +153,15 @@ mod tests {
             measured.outcome.threads = vec![ThreadUse { cpu: second.mul_f64(client), elapsed: second }];
             let machine = machine.map(|machine| second.mul_f64(machine));
             let (user, kernel) = (second.mul_f64(server / 2.0), second.mul_f64(server / 2.0));
-            measured.outcome.server_cpu =
-                Some(ServerCpu { pids: vec![1], user, kernel, machine, disturbance: None });
+            measured.outcome.server_cpu = Some(ServerCpu {
+                pids: vec![1],
+                user,
+                kernel,
+                machine,
+                softirqs: None,
+                kernel_threads: None,
+                disturbance: None,
+            });
             measured
         };
         for (client, server, machine, expected) in [

@@ -176,15 +176,13 @@ impl<'s, S: Subject> Climber<'s, S> {
         if of_servers && others {
             self.climbed.noise_of_servers = self.noise(Stage::NoiseOfServers)?;
         }
-        for rung in 0..self.plan.rungs {
-            if self.climbed.rungs[rung].reason.is_empty() {
-                self.forward(Stage::Forward(rung), rung)?;
-            }
+        let compared = self.each();
+        if let Err(Halt::Over) = compared {
+            self.judge_again();
+            // The subject may have kept time for this.
+            self.total()?;
         }
-        self.judge_again();
-        self.second_looks()?;
-        self.judge_again();
-        self.leave_out()?;
+        compared?;
         self.total()?;
         let kept = self.climbed.kept();
         if let Some(rung) = self.waiting
@@ -194,6 +192,19 @@ impl<'s, S: Subject> Climber<'s, S> {
             self.climbed.waiting = Some((rung, block));
         }
         self.orders()
+    }
+
+    /// Each rung on top of those kept, second looks, and each kept one left out.
+    fn each(&mut self) -> Result<(), Halt<S::Error>> {
+        for rung in 0..self.plan.rungs {
+            if self.climbed.rungs[rung].reason.is_empty() {
+                self.forward(Stage::Forward(rung), rung)?;
+            }
+        }
+        self.judge_again();
+        self.second_looks()?;
+        self.judge_again();
+        self.leave_out()
     }
 
     /// The unchanged server against itself; `None` if it cannot be measured.

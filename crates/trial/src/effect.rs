@@ -1,6 +1,8 @@
 //! The effect of a change, from pairs of runs with and without it.
 
-use crate::compare::{Level, Verdict, Word, judge, judge_apart, judge_look, levels, levels_apart};
+use crate::compare::{
+    Level, PAIRS_MIN, Verdict, Word, judge, judge_apart, judge_look, levels, levels_apart, verdict_of_values,
+};
 use crate::errors::errors_rose;
 use crate::looks::Look;
 use crate::sample::{Disturbance, Objective, Sample};
@@ -39,6 +41,8 @@ pub struct Effect {
     pub levels: Levels,
     /// What kept the servers from their CPUs meanwhile, in the mean of all runs.
     pub disturbance: Option<Disturbance>,
+    /// The CPU time that the rest of the machine uses more with the change, per second, as a share of what the server uses without it.
+    pub elsewhere: Option<Estimate>,
 }
 
 /// The figures with and without a change, in their units: requests per second, nanoseconds, microseconds. They differ
@@ -137,6 +141,7 @@ impl Effect {
             pairs: pairs.len(),
             errors_rose: errors_rose(&with, &without, level),
             disturbance: Disturbance::mean(with.iter().chain(&without).map(|sample| sample.disturbance)),
+            elsewhere: elsewhere(pairs),
             ..Effect::by(objective, level, |objective| {
                 let verdict = judge(objective);
                 (verdict, levels(&figures(pairs, objective), verdict.ratio))
@@ -182,6 +187,7 @@ impl Effect {
             confidence: level.confidence(),
             levels: Levels { throughput: throughput.1, p99: p99.1, cpu: cpu.1 },
             disturbance: None,
+            elsewhere: None,
         };
         Effect { word: effect.on(objective).map_or(Word::NoDifference, |estimate| estimate.word()), ..effect }
     }
@@ -211,6 +217,7 @@ impl Effect {
             errors_rose: next.errors_rose.or(self.errors_rose),
             confidence: self.confidence.min(next.confidence),
             disturbance: Disturbance::mean([self.disturbance, next.disturbance]),
+            elsewhere: None,
             levels: {
                 let both = |objective: Objective| {
                     let (_, without) = self.levels(objective)?;
@@ -243,6 +250,28 @@ impl Effect {
             Objective::Cpu => self.cpu,
         }
     }
+}
+
+/// The probability that the interval of the CPU time elsewhere does not contain the truth.
+const ELSEWHERE_ALPHA: f64 = 0.01;
+
+/// The CPU time elsewhere, by the plain mean of the pairs and Student's interval. It is compared per second, because other programs use
+/// theirs whether there are many requests or few. What a start or a busy moment costs both the server and the machine cancels out.
+fn elsewhere(pairs: &[(Sample, Sample)]) -> Option<Estimate> {
+    let per_s = |sample: &Sample| {
+        let cpu = sample.cpu_us_per_request.filter(|cpu| *cpu > 0.0)? * sample.requests_per_s;
+        Some((sample.machine_us_per_request? * sample.requests_per_s - cpu, cpu))
+    };
+    let values: Vec<f64> = pairs
+        .iter()
+        .filter_map(|(with, without)| {
+            let ((with, _), (without, cpu)) = (per_s(with)?, per_s(without)?);
+            (cpu > 0.0).then(|| (with - without) / cpu)
+        })
+        .collect();
+    let verdict = verdict_of_values(&values, PAIRS_MIN, ELSEWHERE_ALPHA);
+    let estimate = Estimate { gain: verdict.ratio.ln(), low: verdict.low.ln(), high: verdict.high.ln() };
+    (estimate.low.is_finite() && estimate.high.is_finite()).then_some(estimate)
 }
 
 /// The figure of all pairs that have it.
@@ -306,6 +335,43 @@ mod tests {
         assert!((both.low - 0.65).abs() < 1e-12 && (both.high - 0.95).abs() < 1e-12, "{both:?}");
         let twice = one.and(&one);
         assert!(twice.low > 0.1 * 2.1 && twice.high < 0.3 * 2.3, "errors do not simply add: {twice:?}");
+    }
+
+    /// The server gets cheaper by 2 of 10 µs. If the machine does too, nothing is elsewhere; if it does not, a fifth is.
+    #[test]
+    fn work_that_was_moved_away_is_elsewhere() {
+        let pairs = |machine: f64| -> Vec<(Sample, Sample)> {
+            (0..20)
+                .map(|at| {
+                    let noise = 0.1 * f64::from(at % 5) - 0.2;
+                    let sample = |cpu: f64, machine: f64| Sample {
+                        cpu_us_per_request: Some(cpu),
+                        machine_us_per_request: Some(machine),
+                        ..sample(100.0, 0)
+                    };
+                    (sample(8.0, machine + noise), sample(10.0, 13.0))
+                })
+                .collect()
+        };
+        let elsewhere = |machine| Effect::of(&pairs(machine), Objective::Cpu, Level::ONE).elsewhere.unwrap();
+        let none = elsewhere(11.0);
+        assert!(none.low < 0.0 && none.high > 0.0 && none.width() < 0.05, "{none:?}");
+        let moved = elsewhere(13.0);
+        assert!((moved.gain - 0.2).abs() < 1e-9 && moved.low > 0.15, "{moved:?}");
+        // Other programs use 0.3 ms of each second, under 100 requests as under 400.
+        let fast: Vec<(Sample, Sample)> = pairs(0.0)
+            .into_iter()
+            .map(|(with, without)| {
+                let machine_us_per_request = Some(8.0 + 3.0 / 4.0);
+                (Sample { machine_us_per_request, requests_per_s: 400.0, ..with }, without)
+            })
+            .collect();
+        let none = Effect::of(&fast, Objective::Cpu, Level::ONE).elsewhere.unwrap();
+        assert!(none.gain.abs() < 1e-9, "{none:?}");
+        assert_eq!(
+            Effect::of(&[(sample(1.0, 0), sample(1.0, 0)); 20], Objective::Cpu, Level::ONE).elsewhere,
+            None
+        );
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub struct Sample {
     pub p99_ns: Option<f64>,
     /// The server's CPU time per request.
     pub cpu_us_per_request: Option<f64>,
+    /// The machine's without the load generator, as a check of it.
+    pub machine_us_per_request: Option<f64>,
     /// Requests with a correct response.
     pub requests: u64,
     /// Requests with a wrong response, or none.

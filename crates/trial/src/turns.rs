@@ -21,8 +21,10 @@ pub struct Turn {
     pub errors: u64,
     /// From the first request until the last response.
     pub elapsed_s: f64,
-    /// CPU time of the server's processes; `None` if it is not known.
+    /// CPU time of the server's processes, and of the kernel's work for it as far as it is known; `None` if it is not known.
     pub cpu_s: Option<f64>,
+    /// CPU time of the machine without the load generator; `None` if it is not known.
+    pub machine_s: Option<f64>,
 }
 
 /// The share of pairs that is left out on either end; at least one.
@@ -41,17 +43,29 @@ const STEADY_SHARE: f64 = 0.05;
 pub fn samples(pairs: &[[Turn; 2]], p99_ns: [Option<f64>; 2]) -> [Sample; 2] {
     let rates = trimmed(pairs, |turn| Some((turn.good as f64, turn.elapsed_s)));
     let costs = trimmed(pairs, |turn| turn.cpu_s.map(|cpu_s| (cpu_s * 1e6, turn.requests as f64)));
+    let machine = [0, 1].map(|side| machine_cost(pairs.iter().map(|pair| &pair[side])));
     [0, 1].map(|side| {
         let sum = |of: fn(&Turn) -> u64| pairs.iter().map(|pair| of(&pair[side])).sum();
         Sample {
             requests_per_s: rates.map_or(0.0, |rates| rates[side]),
             p99_ns: p99_ns[side],
             cpu_us_per_request: costs.map(|costs| costs[side]),
+            machine_us_per_request: machine[side],
             requests: sum(|turn| turn.requests),
             errors: sum(|turn| turn.errors),
             disturbance: None,
         }
     })
+}
+
+/// The machine's CPU time per request in these blocks, in microseconds. It is known in steps of 10 ms, so all blocks count.
+fn machine_cost<'t>(turns: impl Iterator<Item = &'t Turn>) -> Option<f64> {
+    let (mut cpu_s, mut requests) = (0.0, 0);
+    for turn in turns {
+        cpu_s += turn.machine_s?;
+        requests += turn.requests;
+    }
+    (requests > 0).then(|| cpu_s * 1e6 / requests as f64)
 }
 
 /// The quotient of sums for each side, without the pairs whose ratios are the most unusual. `None` if less than half
@@ -96,7 +110,14 @@ mod tests {
     use super::*;
 
     fn turn(requests: u64, elapsed_s: f64, cpu_s: f64) -> Turn {
-        Turn { requests, good: requests, errors: 0, elapsed_s, cpu_s: Some(cpu_s) }
+        Turn {
+            requests,
+            good: requests,
+            errors: 0,
+            elapsed_s,
+            cpu_s: Some(cpu_s),
+            machine_s: Some(2.0 * cpu_s),
+        }
     }
 
     #[test]
@@ -109,6 +130,7 @@ mod tests {
         assert!((one.requests_per_s - 4000.0).abs() < 1e-6 && (other.requests_per_s - 2000.0).abs() < 1e-6);
         assert!((one.cpu_us_per_request.unwrap() - 10.0).abs() < 1e-9);
         assert!((other.cpu_us_per_request.unwrap() - 20.0).abs() < 1e-9);
+        assert!((other.machine_us_per_request.unwrap() - 40.0).abs() < 1e-9);
         assert_eq!((one.requests, other.requests, one.p99_ns, other.p99_ns), (400, 200, Some(1.0), None));
     }
 

@@ -32,7 +32,14 @@ fn block(noise: &mut Noise, lost: usize, length: usize) -> Turn {
     let sum = |of: fn(&Turn) -> f64| turns.iter().map(of).sum::<f64>();
     let requests = turns.iter().map(|turn| turn.requests).sum();
     let cpu_s = sum(|turn| turn.cpu_s.unwrap_or(f64::NAN));
-    Turn { requests, good: requests, errors: 0, elapsed_s: sum(|turn| turn.elapsed_s), cpu_s: Some(cpu_s) }
+    Turn {
+        requests,
+        good: requests,
+        errors: 0,
+        elapsed_s: sum(|turn| turn.elapsed_s),
+        cpu_s: Some(cpu_s),
+        machine_s: None,
+    }
 }
 
 /// The figures of a batch of pairs of such blocks.

@@ -366,8 +366,8 @@ const METHOD: &[Setting<ClimbOptions>] = &[
         name: "for",
         value: "throughput|p99|cpu",
         default: "cpu if only the server is changed and the load shares its CPUs, otherwise throughput",
-        help: "what a rung is kept for: throughput, p99 (at --load-rate), or cpu (of the server's processes if only the \
-               server is changed, otherwise of the machine without the load generator); never when errors rise",
+        help: "what a rung is kept for: throughput, p99 (at --load-rate), or cpu (of the server's processes, and of \
+               the kernel's softirqs for it; without root, see climb-method.md); never when errors rise",
         set: |options, text| {
             let found = Objective::ALL.into_iter().find(|objective| objective.name() == text);
             let found = found.ok_or_else(|| format!("got `{text}`, need throughput, p99 or cpu"))?;

@@ -52,6 +52,7 @@ impl Worker<'_> {
             errors: self.tally.errors.sum() - Errors::sum(&errors),
             elapsed_s: Duration::from_nanos(clock::nanoseconds() - start_ns).as_secs_f64(),
             cpu_s: None,
+            machine_s: None,
         })
     }
 

@@ -33,6 +33,7 @@ pub fn json(climb: &Climb) -> String {
         "after": outcome.after.as_ref().map(|figures| side(climb, figures)),
         "load_rate_per_s": outcome.load_rate_per_s,
         "load": outcome.load,
+        "cpu_of": outcome.cpu,
         "diff": outcome.diff,
         "date": climb.date,
         "machine": {
@@ -74,6 +75,7 @@ fn rung_object(climb: &Climb, rung: &TriedRung) -> Value {
         "pairs": found.forward.as_ref().map_or(0, |effect| effect.pairs),
         "starts": found.forward.as_ref().map_or(0, |effect| effect.starts),
         "disturbance": found.forward.as_ref().and_then(|effect| effect.disturbance).map(disturbance),
+        "elsewhere": found.forward.as_ref().and_then(|effect| effect.elsewhere).map(estimate),
         "reason": found.reason,
         "apply": rung.apply,
         "take_back": rung.take_back,

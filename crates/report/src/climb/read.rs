@@ -46,6 +46,7 @@ struct ClimbFile {
     load_rate_per_s: Option<f64>,
     #[serde(default)]
     load: Option<String>,
+    cpu_of: Option<String>,
     diff: Option<String>,
     machine: MachineEntry,
     url: String,
@@ -85,6 +86,8 @@ struct Rung {
     reason: String,
     /// Missing in files of earlier versions.
     disturbance: Option<LostShares>,
+    /// The same.
+    elsewhere: Option<Interval>,
     /// Missing in files of the first version, whose intervals were of 95 %.
     confidence: Option<f64>,
     apply: Option<String>,
@@ -203,6 +206,7 @@ fn climb(file: ClimbFile) -> Result<Climb, String> {
         diff: file.diff,
         load_rate_per_s: share("load_rate_per_s", file.load_rate_per_s)?,
         load: file.load,
+        cpu: file.cpu_of,
         apply: file.apply,
         take_back: file.take_back,
         profiles: profiles(file.profiles)?,
@@ -261,7 +265,13 @@ fn rung(entry: Rung, objective: Objective) -> Result<TriedRung, String> {
         return Err(format!("rung `{name}` has a confidence of {confidence}, not of 0 to less than 1"));
     }
     let disturbance = entry.disturbance.map(|lost| disturbance(&name, lost)).transpose()?;
-    let completed = |effect: Effect| Effect { confidence, starts: entry.starts, disturbance, ..effect };
+    // Other programs may use many times as much as the server.
+    let elsewhere = entry.elsewhere.map(|Interval { gain, low, high }| Estimate { gain, low, high });
+    if elsewhere.is_some_and(|share| !(share.low <= share.gain && share.gain <= share.high)) {
+        return Err(format!("rung `{name}` has no interval of the CPU time elsewhere"));
+    }
+    let completed =
+        |effect: Effect| Effect { confidence, starts: entry.starts, disturbance, elsewhere, ..effect };
     let found = Found {
         status,
         how,
@@ -346,6 +356,7 @@ fn effect(name: &str, effects: Effects, objective: Objective, pairs: usize) -> R
         confidence: CONFIDENCE,
         levels: Levels::default(),
         disturbance: None,
+        elsewhere: None,
     };
     effect.word = match effect.on(objective) {
         Some(estimate) if estimate.low > 0.0 => Word::Faster,

@@ -28,6 +28,7 @@ fn effect(gain: f64, half: f64) -> Effect {
         confidence: 0.99,
         levels: Levels::default(),
         disturbance: Some(Disturbance { waited: 0.25, stolen: 0.01, throttled: 0.0 }),
+        elsewhere: Some(estimate(0.004, 0.01)),
     }
 }
 
@@ -101,6 +102,7 @@ pub(super) fn climb() -> Climb {
         after: Some(figures(204_567.0, 1)),
         load_rate_per_s: None,
         load: Some("64 connections in a closed loop".to_owned()),
+        cpu: Some("the server's processes and the network softirqs for it".to_owned()),
         diff: Some("--- /etc/nginx/nginx.conf\n+worker_processes auto;\n".to_owned()),
         apply: Some("flatout tune apply conntrack && server --workers 2 '<x>'".to_owned()),
         take_back: Some("flatout tune undo conntrack && server --workers 1".to_owned()),
@@ -137,6 +139,7 @@ pub(super) fn bare() -> Climb {
         after: None,
         load_rate_per_s: Some(12_345.6),
         load: None,
+        cpu: None,
         diff: None,
         apply: None,
         take_back: None,

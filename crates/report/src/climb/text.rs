@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use flatout_climb::{
-    Ahead, Disturbance, End, Estimate, Figures, Finished, How, Noise, Objective, Outcome, Profiles,
+    Ahead, Disturbance, End, Estimate, Figures, Finished, How, Noise, Objective, Outcome, Profiles, TriedRung,
 };
 use flatout_profile::compare;
 use flatout_trial::compare::Word;
@@ -41,6 +41,9 @@ pub fn text(climb: &Climb) -> String {
     );
     if let Some(load) = &outcome.load {
         let _ = writeln!(out, "  load: {load}");
+    }
+    if let Some(cpu) = &outcome.cpu {
+        let _ = writeln!(out, "  CPU time: of {cpu}");
     }
     waterfall(&mut out, climb);
     sides(&mut out, climb);
@@ -128,6 +131,7 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     if let Some(lost) = Disturbance::mean(effects.map(|effect| effect.disturbance)) {
         told.extend(disturbances(&lost));
     }
+    told.extend(outcome.rungs.iter().filter_map(elsewhere));
     match &outcome.end {
         End::Done => {}
         End::Over => {
@@ -138,6 +142,29 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     }
     told.extend(outcome.left_behind.clone());
     told
+}
+
+/// Less CPU time elsewhere on the machine is not reported, as a share of the server's.
+const ELSEWHERE_MIN: f64 = 0.02;
+
+/// The machine's CPU time as a check of the server's: a change that moves work to other programs makes only the server cheaper.
+fn elsewhere(rung: &TriedRung) -> Option<String> {
+    let found = rung.found.forward.as_ref()?.elsewhere?;
+    let verb = match () {
+        () if found.low > 0.0 && found.gain >= ELSEWHERE_MIN => "more",
+        () if found.high < 0.0 && found.gain <= -ELSEWHERE_MIN => "less",
+        () => return None,
+    };
+    let percent = |share: f64| (share * 100.0).abs();
+    let (least, most) = (found.low.abs().min(found.high.abs()), found.low.abs().max(found.high.abs()));
+    Some(format!(
+        "{}: the machine and the server disagree. With the change, the rest of the machine used {verb} CPU time, by {:.1} % of the \
+         server's ({:.1} to {:.1}): the change moves work to or from other programs, or these were busy by themselves",
+        rung.name,
+        percent(found.gain),
+        percent(least),
+        percent(most)
+    ))
 }
 
 /// A larger share of a CPU that the hypervisor took is reported.
@@ -375,6 +402,21 @@ mod tests {
         };
         assert!(limited(0.97, Objective::Throughput));
         assert!(!limited(0.8, Objective::Throughput) && !limited(0.97, Objective::Cpu));
+    }
+
+    #[test]
+    fn a_machine_that_disagrees_with_the_server_is_reported() {
+        let with = |low: f64, high: f64| {
+            let mut climb = super::super::scripted::climb();
+            let effect = climb.outcome.rungs.iter_mut().find_map(|rung| rung.found.forward.as_mut()).unwrap();
+            effect.elsewhere = Some(Estimate { gain: f64::midpoint(low, high), low, high });
+            text(&climb)
+        };
+        assert!(with(0.05, 0.15).contains("used more CPU time, by 10.0 % of the server's (5.0 to 15.0)"));
+        assert!(with(-0.15, -0.05).contains("used less CPU time, by 10.0 % of the server's (5.0 to 15.0)"));
+        for (low, high) in [(-0.01, 0.4), (0.001, 0.02), (-0.02, -0.001)] {
+            assert!(!with(low, high).contains("disagree"), "{low} to {high}");
+        }
     }
 
     #[test]

@@ -96,6 +96,7 @@ impl Subject for Simulated {
             requests_per_s,
             p99_ns: Some(1e11 / requests_per_s),
             cpu_us_per_request: Some(1e6 / requests_per_s),
+            machine_us_per_request: None,
             requests: 100_000,
             errors: (self.errors)(&self.on),
             disturbance: None,
@@ -565,6 +566,22 @@ fn a_budget_is_not_exceeded() {
     let climbed = climb(&mut subject, &Plan { pairs_max: 5, ..plan(2) });
     assert_eq!((statuses(&climbed), climbed.end), (vec![Status::Skipped; 2], End::Over));
     assert!(climbed.rungs[0].reason.contains("budget"), "{}", climbed.rungs[0].reason);
+}
+
+/// A subject that keeps time for it gets the figures of everything kept, although the budget ends before.
+#[test]
+fn everything_kept_is_measured_in_the_time_that_was_kept_for_it() {
+    let mut subject = simulated(3, 23, |on| [1.0, 1.5][usize::from(on[0])] * [1.0, 1.4][usize::from(on[1])]);
+    subject.go = |runs, progress| match progress.stage {
+        Stage::Total => Go::On,
+        _ if runs >= 60 => Go::Over,
+        _ => Go::On,
+    };
+    let climbed = climb(&mut subject, &Plan { pairs_max: 8, ..plan(3) });
+    assert_eq!(climbed.end, End::Over);
+    assert_eq!(statuses(&climbed)[..2], [Status::Kept; 2]);
+    let total = climbed.total.unwrap().throughput.unwrap();
+    assert!((1.5..2.8).contains(&(1.0 + total.gain)), "{total:?}");
 }
 
 #[test]

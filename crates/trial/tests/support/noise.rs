@@ -40,7 +40,7 @@ impl Noise {
     pub(crate) fn turn(&mut self, cost: f64) -> Turn {
         let requests = 500;
         let cpu_s = requests as f64 * 50e-6 * (cost + self.next()).exp();
-        Turn { requests, good: requests, errors: 0, elapsed_s: BLOCK_S, cpu_s: Some(cpu_s) }
+        Turn { requests, good: requests, errors: 0, elapsed_s: BLOCK_S, cpu_s: Some(cpu_s), machine_s: None }
     }
 
     pub(crate) fn pair(&mut self, costs: [f64; 2]) -> [Turn; 2] {

@@ -1,0 +1,162 @@
+//! What the kernel does for a server outside of its processes: network softirqs, which run in whatever was interrupted or sends,
+//! and threads of the kernel, such as those of threaded NAPI.
+//!
+//! ```text
+//! the server's own system calls        its CPU time already
+//! softirqs on top of the generator,
+//! other programs and idle CPUs         added (SoftirqClock)
+//! softirqs on top of the server        in its CPU time; added where the kernel keeps them apart
+//! threads of the kernel                added where a change may move work to them; not ksoftirqd, whose time is in softirqs
+//! ```
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use flatout_lane::clock;
+use flatout_lane::softirq::{ByGroup, SoftirqClock};
+
+/// The groups of the clock; all other processes, idle CPUs and the kernel's threads are group 0.
+const SERVER: usize = 1;
+const GENERATOR: usize = 2;
+
+/// A clock of the kernel's work. It is shared by all measurements of a climb.
+#[derive(Debug)]
+pub struct KernelWork {
+    clock: SoftirqClock,
+    /// Whether the kernel keeps softirqs apart from the time of processes (`CONFIG_IRQ_TIME_ACCOUNTING`).
+    is_apart: bool,
+    ksoftirqds: Vec<u32>,
+}
+
+/// Times so far.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct WorkTimes {
+    softirqs: ByGroup,
+    /// The kernel's threads; empty if they were not read.
+    threads: Vec<(u32, Duration)>,
+}
+
+/// The work in a time.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Work {
+    /// Network softirqs that are not in the CPU time of the server's processes.
+    pub(crate) softirqs: Duration,
+    /// Those of them that are in the load generator's.
+    pub(crate) in_generator: Duration,
+    /// Threads of the kernel.
+    pub(crate) threads: Duration,
+}
+
+/// The parent of the kernel's threads.
+const KTHREADD: u32 = 2;
+
+impl KernelWork {
+    /// Starts the clock; this process is the load generator.
+    ///
+    /// # Errors
+    /// As [`SoftirqClock::start`].
+    pub fn start() -> io::Result<KernelWork> {
+        let clock = SoftirqClock::start()?;
+        clock.assign(std::process::id(), GENERATOR)?;
+        let is_ksoftirqd = |pid: &u32| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("ksoftirqd/"))
+        };
+        let ksoftirqds = kernel_threads().into_iter().filter(is_ksoftirqd).collect();
+        let is_apart = fs::read_to_string("/proc/stat").is_ok_and(|stat| is_interrupt_time_apart(&stat));
+        Ok(KernelWork { clock, is_apart, ksoftirqds })
+    }
+
+    /// Softirqs in the time of these processes are in the server's.
+    pub(crate) fn assign(&self, pids: &[u32]) {
+        for &pid in pids {
+            // With more processes than there is room for, softirqs in the time of the last ones count twice.
+            let _ = self.clock.assign(pid, SERVER);
+        }
+    }
+
+    pub(crate) fn now(&self, with_threads: bool) -> Option<WorkTimes> {
+        let threads = if with_threads { kernel_threads() } else { Vec::new() };
+        let timed = threads.into_iter().filter(|pid| !self.ksoftirqds.contains(pid));
+        Some(WorkTimes {
+            softirqs: self.clock.now().ok()?,
+            threads: timed.filter_map(|pid| Some((pid, clock::process_cpu(pid).ok()?))).collect(),
+        })
+    }
+
+    pub(crate) fn between(&self, before: &WorkTimes, now: &WorkTimes) -> Work {
+        let group = |group: usize| now.softirqs[group].saturating_sub(before.softirqs[group]);
+        let own = if self.is_apart { group(SERVER) } else { Duration::ZERO };
+        let of_thread = |(pid, time): &(u32, Duration)| {
+            let earlier = before.threads.iter().find(|(known, _)| known == pid);
+            time.saturating_sub(earlier.map_or(Duration::ZERO, |(_, time)| *time))
+        };
+        Work {
+            softirqs: group(0) + group(GENERATOR) + own,
+            in_generator: if self.is_apart { Duration::ZERO } else { group(GENERATOR) },
+            threads: now.threads.iter().map(of_thread).sum(),
+        }
+    }
+}
+
+/// The ids of the kernel's threads.
+fn kernel_threads() -> Vec<u32> {
+    let children = format!("/proc/{KTHREADD}/task/{KTHREADD}/children");
+    match fs::read_to_string(children) {
+        Ok(list) => list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
+        // Without CONFIG_PROC_CHILDREN, or in a container, which does not see them.
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Whether the kernel charges interrupts to no process. Only then can there be time in the column `irq`: a timer, which samples
+/// the time otherwise, does not interrupt an interrupt.
+///
+/// # Source
+/// `account_system_time` and `irqtime_account_irq` in the kernel's `sched/cputime.c`.
+fn is_interrupt_time_apart(stat: &str) -> bool {
+    let irq = stat.lines().next().and_then(|all| all.split_ascii_whitespace().nth(6));
+    irq.and_then(|ticks| ticks.parse::<u64>().ok()).is_some_and(|ticks| ticks > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(softirqs_ms: [u64; 3], threads_ms: &[(u32, u64)]) -> WorkTimes {
+        WorkTimes {
+            softirqs: softirqs_ms.map(Duration::from_millis),
+            threads: threads_ms.iter().map(|(pid, ms)| (*pid, Duration::from_millis(*ms))).collect(),
+        }
+    }
+
+    /// Needs CAP_BPF, and is skipped without.
+    #[test]
+    fn work_outside_of_the_server_is_added_once() {
+        let Ok(mut work) = KernelWork::start() else { return };
+        let (before, now) = (times([1, 10, 100], &[(8, 50)]), times([3, 14, 108], &[(8, 51), (9, 5)]));
+        let ms = Duration::from_millis;
+        work.is_apart = false;
+        assert_eq!(
+            work.between(&before, &now),
+            Work { softirqs: ms(10), in_generator: ms(8), threads: ms(6) },
+            "those on top of the server are in its own time"
+        );
+        work.is_apart = true;
+        assert_eq!(
+            work.between(&before, &now),
+            Work { softirqs: ms(14), in_generator: ms(0), threads: ms(6) }
+        );
+        assert!(
+            work.now(true)
+                .is_some_and(|now| now.threads.iter().all(|(pid, _)| !work.ksoftirqds.contains(pid)))
+        );
+    }
+
+    #[test]
+    fn interrupt_time_of_its_own_is_recognized() {
+        assert!(!is_interrupt_time_apart("cpu  1 2 3 400 50 0 7 8 0 0\ncpu0 0\n"));
+        assert!(is_interrupt_time_apart("cpu  1 2 3 400 50 6 7 8 0 0\ncpu0 0\n"));
+        assert!(!is_interrupt_time_apart("") && !is_interrupt_time_apart("cpu x"));
+    }
+}
