@@ -90,6 +90,12 @@ impl Load<'_> {
                 };
                 format!("{per_s:.0} requests/s at {times}, over {} connections", plan.connections)
             }
+            Pacing::Closed if plan.is_spread => {
+                format!(
+                    "{} connections in a closed loop, each request sent as soon as a response is read",
+                    plan.connections
+                )
+            }
             Pacing::Closed => format!("{} connections in a closed loop", plan.connections),
             Pacing::Staged { .. } => format!("stages, over {} connections", plan.connections),
         }

@@ -43,6 +43,9 @@ pub struct Plan {
     pub warmup: Duration,
     /// How requests follow each other.
     pub pacing: Pacing,
+    /// In the closed loop, whether each request is sent as soon as the response before it is read, instead of after those of several
+    /// connections: requests that are sent together are cheaper for the server than those of clients that do not know each other.
+    pub is_spread: bool,
     /// The rates of an open loop with [`Pacing::Staged`], one after the other; together they take the whole duration.
     pub stages: Vec<Stage>,
     /// Requests sent at once on a connection; the next follow after all their responses.
@@ -138,6 +141,7 @@ impl Plan {
             requests_max: None,
             warmup: Duration::ZERO,
             pacing: Pacing::Closed,
+            is_spread: false,
             stages: Vec::new(),
             pipeline: 1,
             close: false,

@@ -62,6 +62,8 @@ pub(crate) struct Worker<'p> {
     connections: Vec<Connection>,
     /// Connections that may be idle, the longest idle first.
     idle: VecDeque<u32>,
+    /// Connections of a stage.
+    stage_sockets: usize,
     /// What the current stage has received.
     received: Vec<Received>,
     /// Connections whose responses have arrived, and that get their next requests.
@@ -113,6 +115,7 @@ impl<'p> Worker<'p> {
             connections: (0..count).map(|_| Connection::default()).collect(),
             idle: VecDeque::with_capacity(count),
             received: Vec::with_capacity(STAGE_SOCKETS),
+            stage_sockets: if plan.is_spread { 1 } else { STAGE_SOCKETS },
             freed: Vec::with_capacity(STAGE_SOCKETS),
             connecting_count: 0,
             in_flight_count: 0,

@@ -65,7 +65,9 @@ fn counts_are_exact() {
     });
     for (threads, connections, count) in [(1, 1, 1), (1, 3, 100), (3, 7, 1000), (2, 8, 3)] {
         served.store(0, Ordering::Relaxed);
-        let outcome = go(&Plan { threads, connections, requests_max: Some(count), ..plan(&target) });
+        let is_spread = count == 100;
+        let outcome =
+            go(&Plan { threads, connections, is_spread, requests_max: Some(count), ..plan(&target) });
         assert_eq!((outcome.requests, served.load(Ordering::Relaxed)), (count, count));
         assert_eq!((outcome.errors.sum(), outcome.latency.count(), outcome.unanswered), (0, count, 0));
         assert_eq!(outcome.bytes_read, count * GOOD.len() as u64);

@@ -344,6 +344,7 @@ impl ClimbOptions {
             cpus: self.loading.cpus.clone(),
             duration: self.run_time,
             warmup: self.warmup,
+            is_spread: true,
             seed: self.loading.seed,
             ..load::Plan::new(target.remote, vec![request])
         })))

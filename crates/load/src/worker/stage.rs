@@ -17,7 +17,7 @@ use crate::connection::{State, place};
 use crate::subscribe::{ReceivedMessages, Transport};
 use crate::tally::ErrorKind;
 
-/// Connections that are received from before any of them gets its next request.
+/// Connections that are received from before any of them gets its next request, unless they are to be spread.
 pub(super) const STAGE_SOCKETS: usize = 16;
 
 /// Bytes that each of them may receive in the stage; the rest is read afterwards.
@@ -66,7 +66,7 @@ impl Worker<'_> {
         let mut next = from;
         let mut filled = 0;
         self.received.clear();
-        while next < count && self.received.len() < STAGE_SOCKETS {
+        while next < count && self.received.len() < self.stage_sockets {
             if let Some(event) = self.poll.event(next) {
                 filled += self.receive(event, filled);
             }

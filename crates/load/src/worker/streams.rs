@@ -10,7 +10,6 @@ use flatout_lane::socket::Moved;
 use flatout_wire::h2::Room;
 
 use super::Worker;
-use super::stage::STAGE_SOCKETS;
 use crate::connection::place;
 use crate::plan::Plan;
 use crate::streams::{Blocks, Ended, Session};
@@ -55,7 +54,7 @@ impl Worker<'_> {
     pub(super) fn stage_of_streams(&mut self, from: usize, count: usize) -> usize {
         let mut next = from;
         self.freed.clear();
-        while next < count && self.freed.len() < STAGE_SOCKETS {
+        while next < count && self.freed.len() < self.stage_sockets {
             if let Some(event) = self.poll.event(next) {
                 self.receive_streams(event);
             }
