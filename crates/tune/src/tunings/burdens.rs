@@ -264,6 +264,12 @@ const BURDENS: &[Burden] = &[
         &[("/sys/devices/system/cpu/isolated", "\n")],
     ),
     (
+        "nohz-full",
+        ENA,
+        &[("/sys/devices/system/cpu/nohz_full", "1-63\n")],
+        &[("/sys/devices/system/cpu/nohz_full", "(null)\n")],
+    ),
+    (
         "tracing",
         ENA,
         &[

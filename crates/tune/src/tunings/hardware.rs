@@ -74,6 +74,19 @@ pub(super) static HARDWARE: &[Fact] = &[
     },
     Fact {
         about: About {
+            name: "nohz-full",
+            reason: "the server runs on CPUs that the kernel keeps free of its timer",
+            detail: "On CPUs of nohz_full=, the kernel accounts each change between a program and itself by the clock. That suits programs                      that compute and rarely call it; a server calls it several times for each request.",
+            source: "timers/no_hz: adaptive-tick CPUs, known issues",
+            gain_percent: 2.45,
+            ..OF_HOST
+        },
+        proof: Proof::Setting,
+        counter: "",
+        read: nohz_full,
+    },
+    Fact {
+        about: About {
             name: "tracing",
             reason: "the kernel's tracer is on, and its functions cost more",
             detail: "A function tracer adds work to every function of the kernel, an event to every place that it names, and a probe \
@@ -234,16 +247,40 @@ fn isolated(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     if cpus.is_empty() {
         return Ok(Reading::new("none", 0, None));
     }
-    let mut used = Vec::new();
+    let used = allowed_cpus(host, served)?;
+    let is_used = cpus.iter().any(|cpu| used.contains(cpu));
+    let advice = (!is_used).then(|| {
+        format!("CPUs {text} are isolated and idle: pin workers there (flatout serve --cpus {text}), or boot without isolcpus")
+    });
+    Ok(Reading::new(text.as_str(), cpus.len() as u64, advice))
+}
+
+/// The CPUs that the server's threads may run on.
+fn allowed_cpus(host: &Host, served: &Served) -> Result<Vec<usize>, Unknown> {
+    let mut allowed = Vec::new();
     for thread in served.threads(host)? {
         let status = host.text(&format!("/proc/{thread}/status")).unwrap_or_default();
         let list =
             status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
-        used.extend(crate::cpus::of_list(list.trim()));
+        allowed.extend(crate::cpus::of_list(list.trim()));
     }
-    let is_used = cpus.iter().any(|cpu| used.contains(cpu));
-    let advice = (!is_used).then(|| {
-        format!("CPUs {text} are isolated and idle: pin workers there (flatout serve --cpus {text}), or boot without isolcpus")
+    Ok(allowed)
+}
+
+fn nohz_full(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+    // The kernel prints `(null)` if there are none.
+    let text = host.text("/sys/devices/system/cpu/nohz_full")?;
+    let cpus = crate::cpus::of_list(&text);
+    if cpus.is_empty() {
+        return Ok(Reading::new("none", 0, None));
+    }
+    let (used, online) = (allowed_cpus(host, served)?, card::cpus(host)?);
+    let others: Vec<String> = online.iter().filter(|cpu| !cpus.contains(cpu)).map(usize::to_string).collect();
+    let advice = cpus.iter().any(|cpu| used.contains(cpu)).then(|| {
+        format!(
+            "the server may run on CPUs {text}, whose system calls cost more: keep it on the others (flatout serve --cpus {}, or taskset)",
+            others.join(",")
+        )
     });
     Ok(Reading::new(text.as_str(), cpus.len() as u64, advice))
 }
