@@ -238,16 +238,17 @@ impl Plan {
         }
     }
 
-    /// The objective by what limits: CPU time if our own generator shares the server's CPUs and only the server is changed,
-    /// otherwise throughput.
-    pub fn objective_by_limit(&self, is_lab: bool) -> Objective {
+    /// The objective by what limits: CPU time if our own generator shares the server's CPUs, otherwise throughput. A change of the machine
+    /// moves work to softirqs, and in the lab they run on top of the generator: if they are not known, it is throughput too.
+    pub fn objective_by_limit(&self, is_lab: bool, are_softirqs_known: bool) -> Objective {
         let is_ours = matches!((&self.server, &self.generator), (ServerPlan::Command(_), Generator::Own(_)));
         let target = load::Target::parse_plain(&self.url).ok();
         let is_loopback = target.is_some_and(|target| match target.remote {
             load::Remote::Tcp(address) => address.ip().is_loopback(),
             load::Remote::Unix(_) => false,
         });
-        match is_ours && is_loopback && !is_lab && self.rungs.iter().all(Rung::is_in_the_server) {
+        let is_of_processes = !is_lab && self.rungs.iter().all(Rung::is_in_the_server);
+        match is_ours && (is_loopback || is_lab) && (is_of_processes || are_softirqs_known) {
             true => Objective::Cpu,
             false => Objective::Throughput,
         }
@@ -466,10 +467,13 @@ mod tests {
         let far = Plan { url: "http://192.0.2.1/".to_owned(), ..local.clone() };
         let of_the_machine = Plan { rungs: plan(ours.clone(), machine()).rungs, ..local.clone() };
         let running = Plan { server: ServerPlan::Running(None), ..local.clone() };
-        assert_eq!(local.objective_by_limit(false), Objective::Cpu);
-        assert_eq!(local.objective_by_limit(true), Objective::Throughput);
-        for other in [far, of_the_machine, running, plan(ours, changed())] {
-            assert_eq!(other.objective_by_limit(false), Objective::Throughput, "{other:?}");
+        assert_eq!(local.objective_by_limit(false, false), Objective::Cpu);
+        for (plan, is_lab) in [(&local, true), (&of_the_machine, false), (&of_the_machine, true)] {
+            assert_eq!(plan.objective_by_limit(is_lab, true), Objective::Cpu);
+            assert_eq!(plan.objective_by_limit(is_lab, false), Objective::Throughput);
+        }
+        for other in [far, running, plan(ours, changed())] {
+            assert_eq!(other.objective_by_limit(false, true), Objective::Throughput, "{other:?}");
         }
     }
 }

@@ -185,7 +185,9 @@ impl ClimbOptions {
         let defaults = Plan::new(server, url, generator, rungs);
         let pairs_min = self.pairs_min.unwrap_or(defaults.pairs_min);
         let plan = Plan {
-            objective: self.objective.unwrap_or_else(|| defaults.objective_by_limit(self.is_lab)),
+            objective: self.objective.unwrap_or_else(|| {
+                defaults.objective_by_limit(self.is_lab, load::KernelWork::start().is_ok())
+            }),
             load_rate: self.load_rate,
             interface: self.interface.clone(),
             config,

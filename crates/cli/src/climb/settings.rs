@@ -365,7 +365,7 @@ const METHOD: &[Setting<ClimbOptions>] = &[
     Setting {
         name: "for",
         value: "throughput|p99|cpu",
-        default: "cpu if only the server is changed and the load shares its CPUs, otherwise throughput",
+        default: "cpu if the load shares the server's CPUs, and only the server is changed or softirqs are known (root); otherwise throughput",
         help: "what a rung is kept for: throughput, p99 (at --load-rate), or cpu (of the server's processes, and of \
                the kernel's softirqs for it; without root, see climb-method.md); never when errors rise",
         set: |options, text| {

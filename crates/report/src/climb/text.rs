@@ -42,7 +42,8 @@ pub fn text(climb: &Climb) -> String {
     if let Some(load) = &outcome.load {
         let _ = writeln!(out, "  load: {load}");
     }
-    if let Some(cpu) = &outcome.cpu {
+    let has_cpu = outcome.before.as_ref().is_some_and(|before| before.cpu_us_per_request.is_some());
+    if let Some(cpu) = outcome.cpu.as_ref().filter(|_| has_cpu) {
         let _ = writeln!(out, "  CPU time: of {cpu}");
     }
     waterfall(&mut out, climb);
