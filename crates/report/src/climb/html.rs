@@ -6,7 +6,7 @@ use flatout_profile::compare;
 
 use super::axis::{Axis, Drawing};
 use super::fall::{Fall, Step};
-use super::text::{figure, floors, gained, intervals, level, name, text, warnings};
+use super::text::{cpu_of, figure, floors, gained, intervals, level, name, text, warnings};
 use super::{Climb, Meaning};
 use crate::html::{distribution, percentile_plot};
 use crate::page::{cards, document, escape, section};
@@ -27,8 +27,9 @@ pub fn html(climb: &Climb) -> String {
     let outcome = &climb.outcome;
     let machine = &climb.machine;
     let load = outcome.load.as_ref().map_or(String::new(), |load| format!(", load: {load}"));
+    let cpu = cpu_of(outcome).map_or(String::new(), |cpu| format!(", CPU time of {cpu}"));
     let about = format!(
-        "optimized for {}{load}, on {}, {} CPUs, Linux {}",
+        "optimized for {}{load}{cpu}, on {}, {} CPUs, Linux {}",
         name(climb.objective),
         machine.processor,
         machine.cpus,

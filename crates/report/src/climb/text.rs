@@ -42,8 +42,7 @@ pub fn text(climb: &Climb) -> String {
     if let Some(load) = &outcome.load {
         let _ = writeln!(out, "  load: {load}");
     }
-    let has_cpu = outcome.before.as_ref().is_some_and(|before| before.cpu_us_per_request.is_some());
-    if let Some(cpu) = outcome.cpu.as_ref().filter(|_| has_cpu) {
+    if let Some(cpu) = cpu_of(outcome) {
         let _ = writeln!(out, "  CPU time: of {cpu}");
     }
     waterfall(&mut out, climb);
@@ -77,6 +76,12 @@ pub fn text(climb: &Climb) -> String {
     }
     // Text from a file or a command must not control the terminal.
     out.replace(|char: char| char.is_control() && char != '\n', "\u{fffd}")
+}
+
+/// What the CPU time is of, if there is one.
+pub(super) fn cpu_of(outcome: &Outcome) -> Option<&str> {
+    let has_cpu = outcome.before.as_ref().is_some_and(|before| before.cpu_us_per_request.is_some());
+    outcome.cpu.as_deref().filter(|_| has_cpu)
 }
 
 /// The noise floor, or those of both kinds of changes.

@@ -570,7 +570,7 @@ fn a_budget_is_not_exceeded() {
 
 /// A subject that keeps time for it gets the figures of everything kept, although the budget ends before.
 #[test]
-fn everything_kept_is_measured_in_the_time_that_was_kept_for_it() {
+fn everything_kept_is_measured_in_the_reserved_time() {
     let mut subject = simulated(3, 23, |on| [1.0, 1.5][usize::from(on[0])] * [1.0, 1.4][usize::from(on[1])]);
     subject.go = |runs, progress| match progress.stage {
         Stage::Total => Go::On,
