@@ -377,7 +377,7 @@ fn many_folders_share_threads() {
     const FOLDERS: usize = 200;
     let folder = Folder::new();
     let open = |at: usize| {
-        folder.write(&format!("{at}/a.css"), &"a text ".repeat(200));
+        folder.write(&format!("{at}/a.css"), "a text ".repeat(200));
         Site::open(Plan { root: folder.0.join(at.to_string()), ..Plan::default() }).unwrap()
     };
     let sites: Vec<Site> = (0..FOLDERS).map(open).collect();

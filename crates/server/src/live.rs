@@ -115,7 +115,7 @@ impl Live {
             service: RefCell::new(service),
             proxy_worker: RefCell::new(proxy_worker),
             worker_channels,
-            sites: RefCell::new((opened.sites.clone(), worker_sites)),
+            sites: RefCell::new((opened.sites.clone(), Box::new(worker_sites))),
             shared: self.shared.clone(),
             worker: worker.clone(),
         }
@@ -179,7 +179,7 @@ pub(crate) struct LiveService {
     count: Cell<u64>,
     service: RefCell<Rc<dyn Service>>,
     /// The sites that it serves, and its own of them.
-    sites: RefCell<(Sites, WorkerSites)>,
+    sites: RefCell<(Sites, Box<WorkerSites>)>,
     /// Its upstream connections.
     proxy_worker: RefCell<Rc<ProxyWorker>>,
     worker_channels: OnceCell<Rc<WorkerChannels>>,
@@ -210,7 +210,7 @@ impl LiveService {
         let (service, worker_sites) =
             made(&opened, &self.sites.borrow().1, &self.worker, proxy_worker.clone(), &self.worker_channels);
         // Drop the old ones only after the new ones are in place.
-        let sites = self.sites.replace((opened.sites.clone(), worker_sites));
+        let sites = self.sites.replace((opened.sites.clone(), Box::new(worker_sites)));
         let former = (sites, self.service.replace(service));
         drop((former, self.proxy_worker.replace(proxy_worker)));
     }
