@@ -5,6 +5,7 @@
 //!                            (kept for the next translation)
 //! ```
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use super::gateway::GatewayState;
 use super::grant::Referrer;
 use super::hostname::HostName;
 use super::route_policy::RoutePolicies;
-use super::rule::{CommonRule, RankedRoute, ResolvedRule};
+use super::rule::{CommonRule, RankedRoute, ResolvedRule, closed};
 use super::site::Sites;
 use crate::condition::StatusUpdate;
 use crate::kinds::route::{BackendRef, TlsRoute, TlsRule};
@@ -222,6 +223,7 @@ impl Parts<'_, '_> {
         if by_client.is_empty() {
             by_client.insert(None, Vec::new());
         }
+        let invalid = Cell::new(None);
         for (client, attachments) in by_client {
             let mut rule = rule.clone();
             rule.options.client = client;
@@ -229,14 +231,18 @@ impl Parts<'_, '_> {
             let routes = |origin| {
                 let mut routes = rule.routes(origin)?;
                 for (share, it) in routes.iter_mut().enumerate() {
-                    self.policies.apply(head, share, &mut it.route)?;
+                    if let Err(why) = self.policies.apply(head, share, &mut it.route) {
+                        // A less specific route may lead to the same service, without the limit.
+                        it.route = closed(&it.route);
+                        invalid.set(Some(why));
+                    }
                 }
                 Ok(ServedWhat::Routes(routes.into()))
             };
             routes(ListenerOrigin { is_https: false, port: 80 })?;
             self.each_name(&attachments, routes, served)?;
         }
-        Ok(())
+        invalid.take().map_or(Ok(()), Err)
     }
 
     /// Adds what is served for each host name of each listener.

@@ -1,6 +1,6 @@
 //! `CachePolicy` and `LimitPolicy`: rules that routes get besides those of the Gateway API.
 //!
-//! A LimitPolicy that is invalid closes its routes: without it, they could be open to more than somebody wants. A CachePolicy that is
+//! A LimitPolicy that is invalid closes its routes, whose requests get 500: without it, they could be open to more than somebody wants. A CachePolicy that is
 //! invalid is left out.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -155,6 +155,12 @@ pub(super) fn refusal() -> Action {
     }
 }
 
+/// A route for the same requests, which refuses them.
+pub(super) fn closed(route: &Route) -> Route {
+    let (name, when) = (route.name.clone(), route.when.clone());
+    Route { name, when, ..Route::new(route.path.clone(), refusal()) }
+}
+
 /// A duration of the Gateway API, such as `1h30m` or `500ms`; zero is no limit.
 ///
 /// # Errors

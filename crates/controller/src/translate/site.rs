@@ -22,7 +22,7 @@ use super::conflict::Shadowed;
 use super::gateway::GatewayState;
 use super::hostname::HostName;
 use super::listener::TlsEnding;
-use super::rule::{RankedRoute, refusal};
+use super::rule::{RankedRoute, closed, refusal};
 
 /// The sites of a plan, while it is made.
 #[derive(Default)]
@@ -337,12 +337,7 @@ fn remove_faulty(
             Place::Route(site, route) if plan.sites.get(site).is_some_and(|it| route < it.routes.len()) => {
                 let faulty = plan.sites[site].routes.remove(route);
                 if faulty.name.starts_with("Ingress/") && faulty.action != refusal() {
-                    let closed = Route {
-                        name: faulty.name.clone(),
-                        when: faulty.when.clone(),
-                        ..Route::new(faulty.path.clone(), refusal())
-                    };
-                    plan.sites[site].routes.insert(route, closed);
+                    plan.sites[site].routes.insert(route, closed(&faulty));
                 }
                 all.push((faulty.name, fault.reason));
             }

@@ -120,7 +120,7 @@ fn policies_of_routes_are_chosen_by_age_kind_and_target() {
         (cached("new", 2, "validFor: 1m") + &cached("old", 1, "validFor: soon"), a, None, false),
         (
             dated(super::route_policies::limit("bad", "r", "requests: {count: 0}"), 1) + &limited("l", 2, 1),
-            "404",
+            "500",
             None,
             false,
         ),

@@ -85,7 +85,7 @@ fn an_invalid_limit_closes_its_route_and_an_invalid_cache_does_not() {
             with_base(&(route("r", TO_A) + &text + &route("s", &TO_A.replace("name: a", "name: b"))));
         assert_eq!(accepted(&translation, "LimitPolicy", "l"), "False Invalid", "{spec}");
         assert_eq!(translation.of_route("r", "Accepted"), "False UnsupportedValue", "{spec}");
-        assert_eq!(translation.targets("h"), ["default/b:8080"], "{spec}");
+        assert_eq!(translation.targets("h"), ["500", "default/b:8080"], "{spec}");
     }
     let translation = with_base(&(route("r", TO_A) + &cache("c", "r", "validFor: '5'")));
     assert_eq!(accepted(&translation, "CachePolicy", "c"), "False Invalid");
