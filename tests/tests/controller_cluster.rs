@@ -120,6 +120,16 @@ fn objects_of_an_api_server_are_served_and_get_their_status() {
     );
 }
 
+/// A controller that serves a route: its port, its API server, itself, the server of the route, and its folder.
+fn serving() -> (u16, ApiServer, Server, Server, Folder) {
+    let (port, backend, folder) = (free_port(), Server::json(), Folder::new());
+    let api = api_server(port);
+    api.put(SLICES, slice(backend.address.port()));
+    let server = controller(&api, &folder, "127.0.0.1");
+    until("it serves", || get("127.0.0.1", port).status == 200);
+    (port, api, server, backend, folder)
+}
+
 /// The API server goes away, and the controller reports it.
 fn go_away(api: &ApiServer, server: &Server) {
     api.set_away(true);
@@ -130,11 +140,7 @@ fn go_away(api: &ApiServer, server: &Server) {
 
 #[test]
 fn an_api_server_that_goes_away_leaves_the_last_plan_and_is_followed_again() {
-    let (port, backend, folder) = (free_port(), Server::json(), Folder::new());
-    let api = api_server(port);
-    api.put(SLICES, slice(backend.address.port()));
-    let server = controller(&api, &folder, "127.0.0.1");
-    until("it serves", || get("127.0.0.1", port).status == 200);
+    let (port, api, server, _backend, _folder) = serving();
     go_away(&api, &server);
     assert_eq!(get("127.0.0.1", port).status, 200);
     // Deleted while nobody could watch.
@@ -147,11 +153,7 @@ fn an_api_server_that_goes_away_leaves_the_last_plan_and_is_followed_again() {
 /// After an hour, the API server does not know any more what has changed meanwhile: it refuses to go on with the version that was read.
 #[test]
 fn changes_that_the_api_server_has_forgotten_are_found_by_a_new_list() {
-    let (port, backend, folder) = (free_port(), Server::json(), Folder::new());
-    let api = api_server(port);
-    api.put(SLICES, slice(backend.address.port()));
-    let server = controller(&api, &folder, "127.0.0.1");
-    until("it serves", || get("127.0.0.1", port).status == 200);
+    let (port, api, server, backend, _folder) = serving();
     go_away(&api, &server);
     api.remove(ROUTES, "default", "r");
     api.put(ROUTES, route("later", "/json"));
@@ -177,11 +179,7 @@ fn changes_that_the_api_server_has_forgotten_are_found_by_a_new_list() {
 /// The machine of the API server is gone, without having closed its connections.
 #[test]
 fn a_silent_api_server_is_followed_again() {
-    let (port, backend, folder) = (free_port(), Server::json(), Folder::new());
-    let api = api_server(port);
-    api.put(SLICES, slice(backend.address.port()));
-    let server = controller(&api, &folder, "127.0.0.1");
-    until("it serves", || get("127.0.0.1", port).status == 200);
+    let (port, api, server, _backend, _folder) = serving();
     until("it leads", || leads(&server));
     api.set_silent(true);
     api.remove(ROUTES, "default", "r");
@@ -299,11 +297,7 @@ fn ingresses_of_a_cluster_are_imported() {
 /// Objects that do not change show nothing when their watch goes on.
 #[test]
 fn watches_without_changes_count_as_working_again() {
-    let (port, backend, folder) = (free_port(), Server::json(), Folder::new());
-    let api = api_server(port);
-    api.put(SLICES, slice(backend.address.port()));
-    let server = controller(&api, &folder, "127.0.0.1");
-    until("it serves", || get("127.0.0.1", port).status == 200);
+    let (port, api, server, _backend, _folder) = serving();
     go_away(&api, &server);
     api.set_away(false);
     // The kind stands before the error: `flatout: TIME warning: secrets: …`.
