@@ -12,11 +12,11 @@ use crate::REGEX_BYTES_MAX;
 use crate::structure::{group_bytes, has_alternatives};
 
 thread_local! {
-    static COMPILED: Cell<usize> = const { Cell::new(0) };
+    static MADE: Cell<usize> = const { Cell::new(0) };
 }
 
 /// A regular expression.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Regex {
     whole: regex::bytes::Regex,
     /// What must be true at the start.
@@ -51,13 +51,14 @@ impl Regex {
             ahead.push(Ahead { regex: build(&part)?, is_wanted });
         }
         let whole = build(&whole)?;
-        COMPILED.set(COMPILED.get().wrapping_add(1));
+        count();
         Ok(Regex { whole, ahead })
     }
 
-    /// How many expressions this thread has compiled. Threads that search with the same one contend for its memory; a clone has its own.
-    pub fn count_compiled() -> usize {
-        COMPILED.get()
+    /// How many expressions and clones of expressions this thread has made. Threads that search with the same one contend for its memory; a
+    /// clone has its own.
+    pub fn count_made() -> usize {
+        MADE.get()
     }
 
     /// Whether it matches somewhere in a text.
@@ -85,6 +86,17 @@ impl Regex {
     fn is_ahead(&self, text: &[u8]) -> bool {
         self.ahead.iter().all(|ahead| ahead.regex.is_match(text) == ahead.is_wanted)
     }
+}
+
+impl Clone for Regex {
+    fn clone(&self) -> Regex {
+        count();
+        Regex { whole: self.whole.clone(), ahead: self.ahead.clone() }
+    }
+}
+
+fn count() {
+    MADE.set(MADE.get().wrapping_add(1));
 }
 
 /// The crate's message ends with what is wrong; the lines before show the expression with a mark below it.

@@ -111,6 +111,12 @@ impl Inbox {
         }
     }
 
+    /// Whether the next compressed variants would not block.
+    pub(crate) fn has_room(&self) -> bool {
+        let batch = self.lock();
+        batch.compressed.len() < COMPRESSED_MAX || batch.is_over
+    }
+
     /// Sends compressed variants; blocks while the queue is full. Returns whether the site is still served.
     pub(crate) fn compressed(&self, compressed: Compressed) -> bool {
         let is_full = |batch: &mut Batch| batch.compressed.len() >= COMPRESSED_MAX && !batch.is_over;

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use flatout_engine::{Severity, report};
 
 use super::entry::Entry;
 use super::faults::Faults;
@@ -105,16 +106,19 @@ pub(crate) struct Indexer {
 pub(crate) fn open(plan: Plan) -> io::Result<Arc<FolderState>> {
     let (site, indexer) = prepare(plan)?;
     let (ready, is_ready) = sync_channel(1);
-    if site.remote.is_some() {
+    let is_soon = if site.remote.is_some() {
         let queue = site.precompress.clone();
         thread::Builder::new().name("files-compress".to_owned()).spawn(move || precompress::run(&queue))?;
         thread::Builder::new().name("files-indexer".to_owned()).spawn(move || indexer.run(&ready))?;
+        true
     } else {
         site.precompress.share_threads();
-        pool::add(indexer, ready)?;
-    }
+        pool::add(indexer, ready)?
+    };
     // A large folder is served from disk meanwhile.
-    let _ = is_ready.recv_timeout(FIRST_LOOK_TIME);
+    if is_soon {
+        let _ = is_ready.recv_timeout(FIRST_LOOK_TIME);
+    }
     Ok(site)
 }
 
@@ -167,6 +171,18 @@ impl Indexer {
             let _ = ready.try_send(());
             batch = self.inbox.take(next);
         }
+    }
+
+    /// After a panic: the folder is served as it was, and nothing waits for its indexer.
+    pub(crate) fn give_up(&self) {
+        self.inbox.end();
+        let root = self.plan.root.display();
+        report(
+            Severity::Error,
+            format_args!(
+                "a panic ended the indexing of {root}: its changes are not found any more; restart the server, and report this"
+            ),
+        );
     }
 
     /// The messages are read by this task.

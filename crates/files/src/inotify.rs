@@ -15,6 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,6 +28,12 @@ use super::inbox::Inbox;
 
 /// Instances of one process. A burst of changes that is too long for an instance's queue makes all of its folders scan again.
 const INSTANCES_MAX: usize = 32;
+
+/// Watches that are given up at once: the kernel reports each, and others need room in the instance's queue.
+const LEAVE_COUNT: usize = 1000;
+
+/// The time for its thread to read these events.
+const LEAVE_TIME: Duration = Duration::from_millis(2);
 
 /// Events read at once.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -67,6 +74,8 @@ struct Instance {
 
 struct Shared {
     inotify: OwnedFd,
+    /// Its thread has ended: nothing is reported any more.
+    has_ended: AtomicBool,
     /// Who watches a folder: one that belongs to several served folders has one number. Locked before a served folder's own state.
     watches: Mutex<HashMap<i32, Vec<Arc<Folder>>>>,
 }
@@ -104,8 +113,11 @@ impl Inotify {
         if folder == Path::new("") {
             flags |= WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         }
-        // Events are resolved to paths under the same lock, so each folder's path is known before its events.
         let shared = &self.instance.shared;
+        if shared.has_ended.load(Ordering::Relaxed) {
+            return Err(Errno::NOSPC.into());
+        }
+        // Events are resolved to paths under the same lock, so each folder's path is known before its events.
         let mut watches = shared.lock();
         let watch = add_watch(&shared.inotify, self.folder.root.join(folder), flags)?;
         let watchers = watches.entry(watch).or_default();
@@ -124,9 +136,25 @@ impl Inotify {
 
 impl Drop for Inotify {
     fn drop(&mut self) {
-        let mut watches = self.instance.shared.lock();
-        let folders = std::mem::take(&mut self.folder.lock().folders);
-        folders.into_keys().for_each(|watch| self.instance.shared.leave(&mut watches, watch, &self.folder));
+        if self.instance.is_left() {
+            // It ends, and with it all watches.
+            return;
+        }
+        let shared = &self.instance.shared;
+        loop {
+            let mut watches = shared.lock();
+            let mut state = self.folder.lock();
+            let some: Vec<i32> = state.folders.keys().copied().take(LEAVE_COUNT).collect();
+            some.iter().for_each(|watch| _ = state.folders.remove(watch));
+            let is_last = state.folders.is_empty();
+            drop(state);
+            some.into_iter().for_each(|watch| shared.leave(&mut watches, watch, &self.folder));
+            drop(watches);
+            if is_last {
+                return;
+            }
+            thread::sleep(LEAVE_TIME);
+        }
     }
 }
 
@@ -134,7 +162,9 @@ impl Instance {
     /// A new instance, or one that is shared if there are enough, or if the kernel refuses more.
     fn least_used() -> io::Result<Arc<Instance>> {
         let mut instances = INSTANCES.lock().unwrap_or_else(PoisonError::into_inner);
-        instances.retain(|instance| instance.strong_count() > 0);
+        instances.retain(|instance| {
+            instance.upgrade().is_some_and(|it| !it.shared.has_ended.load(Ordering::Relaxed))
+        });
         let is_full = instances.len() >= INSTANCES_MAX;
         let started = if is_full { Err(Errno::MFILE.into()) } else { Instance::start() };
         started.inspect(|instance| instances.push(Arc::downgrade(instance))).or_else(|error| {
@@ -143,12 +173,23 @@ impl Instance {
         })
     }
 
+    /// Whether its last folder leaves it. Then no other one gets it.
+    fn is_left(self: &Arc<Instance>) -> bool {
+        let mut instances = INSTANCES.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_last = Arc::strong_count(self) == 1;
+        if is_last {
+            instances.retain(|instance| !std::ptr::eq(instance.as_ptr(), Arc::as_ptr(self)));
+        }
+        is_last
+    }
+
     fn start() -> io::Result<Arc<Instance>> {
         let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let (ended, end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let shared = Arc::new(Shared { inotify, watches: Mutex::default() });
-        let reader = shared.clone();
-        thread::Builder::new().name("files-watch".to_owned()).spawn(move || reader.run(&ended))?;
+        let (has_ended, watches) = (AtomicBool::new(false), Mutex::default());
+        let shared = Arc::new(Shared { inotify, has_ended, watches });
+        let reader = Reading(shared.clone());
+        thread::Builder::new().name("files-watch".to_owned()).spawn(move || reader.0.run(&ended))?;
         Ok(Arc::new(Instance { shared, _end: end }))
     }
 }
@@ -156,6 +197,16 @@ impl Instance {
 /// Whether this is the error of the watch limit.
 pub(crate) fn is_limit(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::NOSPC.raw_os_error())
+}
+
+/// Notes the end of an instance's thread, whatever ends it.
+struct Reading(Arc<Shared>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.has_ended.store(true, Ordering::Relaxed);
+        self.0.blind("its thread has ended");
+    }
 }
 
 impl Shared {
@@ -198,10 +249,11 @@ impl Shared {
             let watchers = watches.remove(&watch).unwrap_or_default();
             return watchers.iter().for_each(|folder| drop(folder.lock().folders.remove(&watch)));
         }
-        for folder in watches.get(&watch).cloned().unwrap_or_default() {
-            let gone = folder.event(watch, what, name);
-            gone.into_iter().for_each(|watch| self.leave(&mut watches, watch, &folder));
+        let mut gone = Vec::new();
+        for folder in watches.get(&watch).into_iter().flatten() {
+            gone.extend(folder.event(watch, what, name).into_iter().map(|watch| (watch, folder.clone())));
         }
+        gone.into_iter().for_each(|(watch, folder)| self.leave(&mut watches, watch, &folder));
     }
 
     /// A served folder does not watch this one any more.
@@ -218,7 +270,9 @@ impl Shared {
     /// All folders may miss changes.
     fn blind(&self, reason: &str) {
         let watches = self.lock();
-        watches.values().flatten().for_each(|folder| folder.inbox.blind(reason.to_owned()));
+        let folders: HashMap<*const Folder, &Arc<Folder>> =
+            watches.values().flatten().map(|folder| (Arc::as_ptr(folder), folder)).collect();
+        folders.into_values().for_each(|folder| folder.inbox.blind(reason.to_owned()));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<i32, Vec<Arc<Folder>>>> {

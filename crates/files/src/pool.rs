@@ -6,6 +6,7 @@
 //! ```
 
 use std::collections::{BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -55,14 +56,19 @@ struct Slot {
 
 static POOL: LazyLock<Pool> = LazyLock::new(|| Pool { state: Mutex::default(), changed: Condvar::new() });
 
-/// Indexes another folder, from now on.
+/// Indexes another folder, from now on. Returns whether a thread is free for it.
 ///
 /// # Errors
 /// There is no thread, and none can be started.
-pub(crate) fn add(indexer: Indexer, ready: SyncSender<()>) -> io::Result<()> {
+pub(crate) fn add(indexer: Indexer, ready: SyncSender<()>) -> io::Result<bool> {
     let mut state = POOL.lock();
-    if state.threads == 0 {
-        state.start_thread()?;
+    let mut is_free = state.idle > 0;
+    if !is_free && state.threads < THREADS_MAX {
+        let started = state.start_thread();
+        is_free = started.is_ok();
+        if state.threads == 0 {
+            started?;
+        }
     }
     state.added += 1;
     let (number, now) = (state.added, Instant::now());
@@ -71,7 +77,7 @@ pub(crate) fn add(indexer: Indexer, ready: SyncSender<()>) -> io::Result<()> {
     state.due.insert((now, number));
     drop(state);
     POOL.changed.notify_one();
-    Ok(())
+    Ok(is_free)
 }
 
 /// How many folders are indexed.
@@ -121,7 +127,10 @@ impl Pool {
             }
             let leeway = LEEWAY_OF_FOLDER * u32::try_from(state.tasks.len()).unwrap_or(u32::MAX);
             drop(state);
-            let next = indexer.step(leeway);
+            let next = catch_unwind(AssertUnwindSafe(|| indexer.step(leeway))).unwrap_or_else(|_| {
+                indexer.give_up();
+                None
+            });
             // Dropped without the lock, if its folder is not served any more.
             let kept = next.map(|next| (indexer, next));
             state = self.lock();

@@ -1,8 +1,10 @@
 //! Compresses text in advance on threads with the lowest priority, requested files first.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use flatout_wire::accept::Coding;
@@ -16,6 +18,9 @@ const REQUESTED_MAX: usize = 4096;
 
 /// Threads that compress the texts of folders without threads of their own.
 const SHARED_THREADS_MAX: usize = 4;
+
+/// How long a shared thread waits before it serves the next folder, if this one's results are not taken: it may be scanned for long.
+const FULL_TIME: Duration = Duration::from_millis(5);
 
 /// Texts of a folder to be compressed. Each is at most once in each queue, so the queues are bounded by the number of files.
 pub(crate) struct Queue {
@@ -120,8 +125,12 @@ impl Queue {
         }
     }
 
-    /// Compresses the next text, if there is one. Returns whether the folder is still served.
+    /// Compresses the next text, if there is one, and room for the result. Returns whether the folder is still served.
     fn press_one(&self) -> bool {
+        if !self.inbox.has_room() {
+            thread::sleep(FULL_TIME);
+            return true;
+        }
         let waiting = self.lock();
         if waiting.is_over {
             return false;
@@ -158,7 +167,7 @@ impl Compressors {
     fn add(&self, folder: Arc<Queue>) {
         let mut state = self.lock();
         state.folders.push_back(folder);
-        if state.idle == 0 && state.threads < SHARED_THREADS_MAX {
+        if state.folders.len() > state.idle && state.threads < SHARED_THREADS_MAX {
             let thread = thread::Builder::new().name("files-compress".to_owned());
             let started = thread.spawn(|| {
                 give_way();
@@ -172,7 +181,8 @@ impl Compressors {
     fn run(&self) {
         loop {
             let folder = self.next();
-            let is_served = folder.press_one();
+            // A text that makes the compressor panic is left as it is.
+            let is_served = catch_unwind(AssertUnwindSafe(|| folder.press_one())).unwrap_or(true);
             let mut waiting = folder.lock();
             waiting.is_listed = is_served && !waiting.is_empty();
             if waiting.is_listed {

@@ -210,9 +210,9 @@ impl LiveService {
         let (service, worker_sites) =
             made(&opened, &self.sites.borrow().1, &self.worker, proxy_worker.clone(), &self.worker_channels);
         // Drop the old ones only after the new ones are in place.
-        let sites = self.sites.replace((opened.sites.clone(), Box::new(worker_sites)));
-        let former = (sites, self.service.replace(service));
-        drop((former, self.proxy_worker.replace(proxy_worker)));
+        let (sites, worker_sites) = self.sites.replace((opened.sites.clone(), Box::new(worker_sites)));
+        drop((self.service.replace(service), self.proxy_worker.replace(proxy_worker)));
+        sites.free(worker_sites);
     }
 
     /// What becomes of a connection with TLS, and the proxy that it is passed on by.

@@ -82,8 +82,8 @@ pub use worker::WorkerSites;
 pub struct Sites {
     compiled: Arc<compiled::Compiled>,
     copies: worker::Copies,
-    folder_plans: Vec<files::Plan>,
-    folders: Vec<files::Site>,
+    folder_plans: Arc<[files::Plan]>,
+    folders: Arc<[files::Site]>,
     passwords: Option<Arc<passwords::Passwords>>,
     listed: Arc<Vec<ListedSite>>,
 }
@@ -127,7 +127,7 @@ pub fn open_after(plan: &Plan, former: Option<&Sites>) -> Result<Sites, Error> {
     };
     Ok(Sites {
         passwords: passwords.transpose().map_err(Error::Threads)?,
-        folder_plans: plan.folders.clone(),
+        folder_plans: plan.folders.as_slice().into(),
         folders: plan.folders.iter().enumerate().map(open).collect::<Result<_, Error>>()?,
         compiled: Arc::new(compiled),
         copies: worker::Copies::default(),
@@ -248,10 +248,16 @@ impl Sites {
     /// The folders with their settings.
     fn folders_by_root(&self) -> HashMap<&Path, Vec<(&files::Plan, &files::Site)>> {
         let mut folders: HashMap<&Path, Vec<_>> = HashMap::new();
-        for (plan, opened) in self.folder_plans.iter().zip(&self.folders) {
+        for (plan, opened) in self.folder_plans.iter().zip(&*self.folders) {
             folders.entry(&plan.root).or_default().push((plan, opened));
         }
         folders
+    }
+
+    /// Drops what a worker has served, without having it wait.
+    pub fn free(self, worker_sites: Box<WorkerSites>) {
+        let count = self.listed.len();
+        compiled::free(count, (self, worker_sites));
     }
 
     /// One worker's service; made on its thread.

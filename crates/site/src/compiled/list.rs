@@ -32,16 +32,20 @@ impl FromIterator<Arc<CompiledSite>> for SiteList {
 
 impl Drop for SiteList {
     fn drop(&mut self) {
-        if self.0.len() < FREED_BY_THREAD_MIN {
-            return;
-        }
-        let sites = std::mem::take(&mut self.0);
-        let free = move || {
-            // It was started by a worker, which is pinned to a CPU.
-            cpu::unpin();
-            drop(sites);
-        };
-        // Without a thread they are freed here.
-        let _ = thread::Builder::new().name("flatout-free".to_owned()).spawn(free);
+        free(self.0.len(), std::mem::take(&mut self.0));
     }
+}
+
+/// Drops what belongs to so many sites: a thread does it if it takes long.
+pub(crate) fn free(sites: usize, former: impl Send + 'static) {
+    if sites < FREED_BY_THREAD_MIN {
+        return;
+    }
+    let free = move || {
+        // It was started by a worker, which is pinned to a CPU.
+        cpu::unpin();
+        drop(former);
+    };
+    // Without a thread it is dropped here.
+    let _ = thread::Builder::new().name("flatout-free".to_owned()).spawn(free);
 }

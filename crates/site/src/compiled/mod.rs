@@ -30,7 +30,7 @@ use surroundings::Surroundings;
 
 pub(crate) use blocks::{Block, ResponseBlock, all_hold, resolved_for_requests};
 pub(crate) use guards::{Authority, CompiledGate, Guards, Key};
-pub(crate) use list::SiteList;
+pub(crate) use list::{SiteList, free};
 pub(crate) use route::{CompiledAction, CompiledCached, CompiledRoute, ResponseRules};
 
 /// Sites of one plan.
@@ -267,7 +267,7 @@ impl CompiledSite {
 
     fn new(parts: Parts<'_>, at: usize, site: &plan::Site) -> Result<CompiledSite, Fault> {
         tls_route::check(parts.plan, at, site)?;
-        let compiled = Regex::count_compiled();
+        let made = Regex::count_made();
         let table = Table::new(&site.routes, at)?;
         let place = Place::Site(at);
         let mut routes: Vec<CompiledRoute> = Vec::with_capacity(site.routes.len());
@@ -311,7 +311,7 @@ impl CompiledSite {
             routes,
             rest: Guards::new(parts, &site.rules, None, place)?,
             rest_response: ResponseRules::new(parts, &site.rules, None, place)?,
-            has_expressions: Regex::count_compiled() != compiled,
+            has_expressions: Regex::count_made() != made,
         })
     }
 }

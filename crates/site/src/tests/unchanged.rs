@@ -110,6 +110,11 @@ fn a_worker_copies_only_new_sites_with_expressions() {
     later.sites[0].routes.remove(0);
     let fresh = open_after(&later, Some(&again)).unwrap().worker_sites(&next);
     assert_eq!(fresh.copied(&next), [(true, false), (false, true)]);
+    // An expression of a condition, which was compiled with the plan.
+    later.sites[1].routes.push(respond(PathMatch::prefix("/"), "b"));
+    later.sites[1].routes[0].when = vec![condition("header['a'].matches('^[0-9]+$')")];
+    let matching = open_after(&later, Some(&again)).unwrap().worker_sites(&WorkerSites::default());
+    assert_eq!(matching.copied(&next).iter().map(|it| it.0).collect::<Vec<_>>(), [true, true]);
 }
 
 #[test]
