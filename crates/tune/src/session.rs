@@ -127,16 +127,12 @@ impl<'h> Session<'h> {
             if !selected(*number, record) {
                 continue;
             }
-            let later = entries.records[at + 1..].iter();
-            let mut covers =
-                later.filter(|(number, later)| later.setting == record.setting && !selected(*number, later));
-            let fates = match covers.next_back() {
-                Some((_, later)) => {
-                    vec![(
-                        record.setting.name(),
-                        Fate::Kept(format!("`{0}` changed it later: undo {0} too", later.tuning)),
-                    )]
-                }
+            let later = entries.records[at + 1..].iter().rev();
+            let covered = later
+                .filter(|(number, later)| !selected(*number, later))
+                .find_map(|(_, later)| later.covers(record));
+            let fates = match covered {
+                Some(why) => vec![(record.setting.name(), Fate::Kept(why))],
                 None => self.put_back(*number, record)?,
             };
             let tuning = &record.tuning;
@@ -413,6 +409,26 @@ impl<'h> Session<'h> {
         self.own.borrow_mut().remove(&number);
         self.journal.forget(self.host.system(), number)?;
         Ok(fate)
+    }
+}
+
+impl Record {
+    /// Why an earlier record cannot be undone before this one, if both are about one setting: either would restore what the other
+    /// has set or reset.
+    fn covers(&self, earlier: &Record) -> Option<String> {
+        let by = &self.tuning;
+        let resets =
+            |record: &Record, setting: &Setting| record.beside.iter().any(|one| one.setting == *setting);
+        if self.setting == earlier.setting {
+            Some(format!("`{by}` changed it later: undo {by} too"))
+        } else if resets(self, &earlier.setting) {
+            Some(format!("the driver may have reset it with a later change, `{by}`: undo {by} too"))
+        } else if resets(earlier, &self.setting) {
+            let name = self.setting.name();
+            Some(format!("the driver may reset {name} with it, which `{by}` changed later: undo {by} too"))
+        } else {
+            None
+        }
     }
 }
 
@@ -694,20 +710,52 @@ mod tests {
         assert_eq!((&*fake.read(XPS), &*fake.read(RPS)), ("4\n", "3\n"));
     }
 
-    /// Changed masks have records of their own: each is restored to what it was, in either order.
+    /// Changed masks have records of their own. The earlier of both changes is not undone alone: either would restore what the
+    /// other has set or reset. In reverse order, and together, all values are restored.
     #[test]
-    fn rings_and_masks_are_undone_separately() {
+    fn rings_and_masks_are_undone_in_reverse_order() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        for order in [["rings", "xps"], ["xps", "rings"]] {
+            for undone_together in [false, true] {
+                let (fake, state) = (machine_with_queues(), Folder::new());
+                let (host, before) = (fake.host(), fake.snapshot());
+                let session = Session::open(&host, &state.0).unwrap();
+                for name in order {
+                    let masks = || vec![Change::text(Setting::file(XPS), "1")];
+                    session.apply(name, &if name == "rings" { rings() } else { masks() }).unwrap();
+                }
+                let applied = fake.snapshot();
+                let (undone, _) = session.undo(&names(&order[..1])).unwrap();
+                let [Undone { fate: Fate::Kept(why), .. }] = &undone[..] else { panic!("{undone:?}") };
+                assert!(why.contains(&format!("undo {} too", order[1])), "{why}");
+                assert_eq!(fake.snapshot(), applied, "{order:?}");
+                if !undone_together {
+                    session.undo(&names(&order[1..])).unwrap();
+                    let left = if order[0] == "xps" { "1" } else { "0\n" };
+                    assert_eq!(fake.read(XPS), left, "{order:?}");
+                }
+                session.undo(&[]).unwrap();
+                assert_eq!(fake.snapshot(), before, "{order:?}, {undone_together}");
+                assert!(Session::is_clean(&host, &state.0));
+            }
+        }
+    }
+
+    /// A mask that holds the driver's value, and is reset to it once more.
+    #[test]
+    fn a_mask_that_was_reset_to_its_old_value_keeps_its_record() {
         let (fake, state) = (machine_with_queues(), Folder::new());
+        fake.file(XPS, "0\n");
         let (host, before) = (fake.host(), fake.snapshot());
         let session = Session::open(&host, &state.0).unwrap();
-        session.apply("rings", &rings()).unwrap();
         session.apply("xps", &[Change::text(Setting::file(XPS), "1")]).unwrap();
-        session.undo(&["rings".to_owned()]).unwrap();
-        assert_eq!((&*fake.read(XPS), &*fake.read(RPS)), ("1", "3\n"));
-        session.undo(&[]).unwrap();
-        assert_eq!(fake.read(XPS), "0\n", "its value before it was changed");
-        fake.file(XPS, "2\n");
+        session.apply("rings", &rings()).unwrap();
+        assert_eq!(fake.read(XPS), "0\n");
+        for name in ["xps", "rings", "xps"] {
+            session.undo(&[name.to_owned()]).unwrap();
+        }
         assert_eq!(fake.snapshot(), before);
+        assert!(Session::is_clean(&host, &state.0));
     }
 
     #[test]
