@@ -460,6 +460,20 @@ fn each_planted_burden_is_found_and_undone() {
     }
 }
 
+/// An event with a trigger reads `1*`, which the kernel does not accept back.
+#[test]
+fn events_with_triggers_stay_on() {
+    let (_, text, planted, _) = BURDENS.iter().find(|(name, ..)| *name == "tracing").unwrap();
+    let fake = machine(text, planted);
+    fake.plant("/sys/kernel/tracing/events/net/netif_receive_skb/enable", "1*\n");
+    let host = fake.host();
+    let planned = plan(&host, &served(&host), find("tracing").unwrap()).unwrap().unwrap();
+    let changes = planned.all_changes(true);
+    let events: Vec<String> =
+        changes.iter().map(|change| change.setting.name()).filter(|name| name.ends_with("/enable")).collect();
+    assert_eq!(events, ["/sys/kernel/tracing/events/kprobes/tcp/enable"]);
+}
+
 #[test]
 fn each_tuning_has_a_burden() {
     let planted: BTreeSet<&str> = BURDENS.iter().map(|(name, ..)| *name).collect();

@@ -235,6 +235,7 @@ fn energy_preference(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     let saving = card::cpus(host)?
         .into_iter()
         .map(path)
+        // With triggers it reads `1*`, which cannot be written back.
         .filter(|path| host.text(path).is_ok_and(|preference| SAVING.contains(&preference.as_str())));
     let changes: Vec<Change> = saving.map(|path| Change::text(Setting::file(path), "performance")).collect();
     let advice = (!changes.is_empty()).then(|| "energy preference performance".to_owned());
@@ -301,7 +302,8 @@ fn tracing(host: &Host, _: &Served) -> Result<Reading, Unknown> {
         .lines()
         .filter_map(|line| line.trim().split_once(':'))
         .map(|(system, event)| format!("{folder}/events/{system}/{event}/enable"))
-        .filter(|path| host.text(path).is_ok_and(|state| state.starts_with('1')))
+        // With triggers it reads `1*`, which cannot be written back.
+        .filter(|path| host.text(path).is_ok_and(|state| state == "1"))
         .take(EVENTS_MAX)
         .collect();
     let (mut found, mut changes) = (Vec::new(), Vec::new());
