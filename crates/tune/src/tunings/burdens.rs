@@ -475,6 +475,16 @@ fn events_with_triggers_stay_on() {
 }
 
 #[test]
+fn texts_have_no_runs_of_blanks() {
+    for tuning in TUNINGS.iter() {
+        let about = tuning.about();
+        for text in [about.reason, about.detail, about.source, about.lost] {
+            assert!(!text.contains("  "), "{}: {text}", about.name);
+        }
+    }
+}
+
+#[test]
 fn each_tuning_has_a_burden() {
     let planted: BTreeSet<&str> = BURDENS.iter().map(|(name, ..)| *name).collect();
     let all: BTreeSet<&str> = TUNINGS.iter().map(|tuning| tuning.about().name).collect();

@@ -76,7 +76,8 @@ pub(super) static HARDWARE: &[Fact] = &[
         about: About {
             name: "nohz-full",
             reason: "the server runs on CPUs that the kernel keeps free of its timer",
-            detail: "On CPUs of nohz_full=, the kernel accounts each change between a program and itself by the clock. That suits programs                      that compute and rarely call it; a server calls it several times for each request.",
+            detail: "On CPUs of nohz_full=, the kernel accounts each change between a program and itself by the clock. That suits \
+                     programs that compute and rarely call it; a server calls it several times for each request.",
             source: "timers/no_hz: adaptive-tick CPUs, known issues",
             gain_percent: 2.45,
             ..OF_HOST
