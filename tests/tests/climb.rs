@@ -310,7 +310,7 @@ fn the_rest_of_the_machine_is_compared() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let (found, text) = (result(&folder), stdout(&output));
     if !found["cpu_of"].as_str().unwrap().contains("softirqs for it") {
-        assert!(text.contains("needs root and BPF") && found["rungs"][0]["elsewhere"].is_null(), "{text}");
+        assert!(text.contains("without softirqs") && found["rungs"][0]["elsewhere"].is_null(), "{text}");
         return;
     }
     let rung = &found["rungs"][0];

@@ -1,5 +1,6 @@
 //! One run of load, by our own generator or another.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -44,8 +45,8 @@ pub(crate) struct Load<'p> {
     pub(crate) is_server_alone: bool,
     /// Runs of our own generator so far.
     pub(crate) runs_count: AtomicU64,
-    /// The clock of the kernel's work for the server, if this kernel and our permissions allow one.
-    pub(crate) kernel_work: Option<Arc<KernelWork>>,
+    /// The clock of the kernel's work for the server, or why there is none.
+    pub(crate) kernel_work: Result<Arc<KernelWork>, String>,
 }
 
 /// Warm-up of a block: long enough for the server to accept its connections.
@@ -102,19 +103,9 @@ impl Load<'_> {
     }
 
     /// What the CPU time is of, in words.
-    pub(crate) fn cpu_meaning(&self) -> &'static str {
-        match (&self.kernel_work, self.is_server_alone) {
-            (Some(_), true) => "the server's processes and the network softirqs for it",
-            (Some(_), false) => {
-                "the server's processes, the network softirqs for it, and the kernel's threads"
-            }
-            (None, true) => {
-                "the server's processes, without softirqs outside of them (their clock needs root and BPF)"
-            }
-            (None, false) => {
-                "the machine without the load generator, other programs included (a clock of the softirqs needs root and BPF)"
-            }
-        }
+    pub(crate) fn cpu_meaning(&self) -> String {
+        let why_no_clock = self.kernel_work.as_ref().map(drop).map_err(String::as_str);
+        cpu_meaning(why_no_clock, self.is_server_alone)
     }
 
     /// The random seed of the next batch of blocks.
@@ -181,7 +172,7 @@ impl Load<'_> {
         let plan = load::Plan {
             remote: self.remote.clone(),
             server_pids: pids.to_vec(),
-            kernel_work: self.kernel_work.clone(),
+            kernel_work: self.kernel_work.clone().ok(),
             ..plan.clone()
         };
         load::run(&plan, self.stop, &mut |_| {}).map_err(|error| match error {
@@ -230,8 +221,8 @@ impl Load<'_> {
     }
 
     fn other(&self, command: &str, pids: &[u32]) -> Result<Run, Error> {
-        let server =
-            ServerProcesses::find(pids, &self.remote).map(|server| server.with(self.kernel_work.as_ref()));
+        let server = ServerProcesses::find(pids, &self.remote)
+            .map(|server| server.with(self.kernel_work.as_ref().ok()));
         let before = server.as_ref().and_then(ServerProcesses::used);
         let environment = [("FLATOUT_URL", self.url.clone())];
         let ran = command::run(command, &environment, COMMAND_TIME_MAX, Some(self.stop))
@@ -275,6 +266,28 @@ fn generator_share(outcome: &Outcome) -> f64 {
     outcome.threads.iter().map(ThreadUse::share).fold(0.0, f64::max)
 }
 
+/// What [`cpu_us`] is of, in words; the error is why there is no clock of softirqs.
+fn cpu_meaning(clock: Result<(), &str>, is_server_alone: bool) -> String {
+    match (clock, is_server_alone) {
+        (Ok(()), true) => "the server's processes and the network softirqs for it".to_owned(),
+        (Ok(()), false) => {
+            "the server's processes, the network softirqs for it, and the kernel's threads".to_owned()
+        }
+        (Err(why), true) => format!("the server's processes, without softirqs outside of them ({why})"),
+        (Err(why), false) => {
+            format!("the machine without the load generator, other programs included ({why})")
+        }
+    }
+}
+
+/// Why a clock of softirqs could not be started, in words.
+pub(crate) fn why_no_clock(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(_) => format!("a clock of softirqs needs root and BPF: {error}"),
+        None => error.to_string(),
+    }
+}
+
 /// CPU time per request: of the server's processes and of the kernel's softirqs for it. If not all changes are to the server, they
 /// may move work to the kernel's threads: these count too. Where the softirqs are not known, it is the machine's then, without the
 /// load generator.
@@ -292,6 +305,16 @@ fn cpu_us(used: &ServerCpu, requests: u64, is_server_alone: bool) -> Option<f64>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_reason_without_a_clock_is_reported() {
+        let refused = why_no_clock(&io::Error::from_raw_os_error(1));
+        let text = cpu_meaning(Err(&refused), true);
+        assert!(text.contains("without softirqs") && text.contains("needs root and BPF: "), "{text}");
+        let container = io::Error::new(io::ErrorKind::Unsupported, "a clock needs the host's process ids");
+        let text = cpu_meaning(Err(&why_no_clock(&container)), false);
+        assert!(text.ends_with("other programs included (a clock needs the host's process ids)"), "{text}");
+    }
 
     /// RPS moves half of the work from the server's processes to another CPU: that is no gain.
     #[test]

@@ -173,7 +173,7 @@ impl<'p, 'h> Machine<'p, 'h> {
     }
 
     /// What the CPU time is of, in words.
-    pub(crate) fn cpu_meaning(&self) -> &'static str {
+    pub(crate) fn cpu_meaning(&self) -> String {
         self.load.cpu_meaning()
     }
 

@@ -10,7 +10,7 @@ use flatout_profile::Profile;
 use flatout_trial::compare::is_first;
 use flatout_trial::{self as trial, End, Found, How, Objective, Progress, STAYS, Status, Subject, climb};
 
-use crate::generator::Load;
+use crate::generator::{Load, why_no_clock};
 use crate::lab::{self, Lab};
 use crate::machine::{Machine, PROFILE_PARTS};
 use crate::outcome::{Figures, Outcome, Profiles, TriedRung, Waiting};
@@ -73,7 +73,7 @@ pub fn run(
     let load_rate_per_s = machine.settle_rate(None)?;
     let climbed = climb(&mut machine, &trial_plan(plan));
     let load = Some(machine.load_pattern());
-    let cpu = Some(machine.cpu_meaning().to_owned());
+    let cpu = Some(machine.cpu_meaning());
     let mut outcome = Outcome { load_rate_per_s, load, cpu, ..outcome(&mut machine, climbed) };
     outcome.profiles = profiles(&mut machine, &mut outcome);
     relieve(&mut machine, &mut outcome);
@@ -266,7 +266,7 @@ fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Loa
     let (generator, url, remote) = (plan.generator.clone(), plan.url.clone(), target.remote.clone());
     let is_server_alone = plan.rungs.iter().all(Rung::is_in_the_server);
     // Without root or BPF, the figure is of processes or of the machine.
-    let kernel_work = KernelWork::start().ok().map(Arc::new);
+    let kernel_work = KernelWork::start().map(Arc::new).map_err(|error| why_no_clock(&error));
     if !plan.is_lab {
         let runs_count = AtomicU64::new(0);
         let load = Load { generator, remote, url, lab: None, stop, is_server_alone, runs_count, kernel_work };

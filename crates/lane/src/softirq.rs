@@ -11,10 +11,12 @@
 //!
 //! # Source
 //! bpf(2), `include/uapi/linux/bpf.h`, the kernel's documentation of the instruction set; raw tracepoints are as old as Linux
-//! 4.17.
+//! 4.17. `PROC_PID_INIT_INO` in `include/linux/proc_ns.h`.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 /// Groups of processes; those without a group are in the first one.
@@ -25,6 +27,9 @@ pub const PROCESSES_MAX: u32 = 16_384;
 
 /// No kernel is built for more CPUs (`NR_CPUS`).
 const CPUS_MAX: usize = 8192;
+
+/// The PID namespace that the kernel starts with.
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// The clock runs until it is dropped.
 #[derive(Debug)]
@@ -42,8 +47,14 @@ impl SoftirqClock {
     ///
     /// # Errors
     /// `PermissionDenied` without CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8); `ENOSYS` or `EINVAL` on a kernel
-    /// without BPF.
+    /// without BPF; `Unsupported` in a PID namespace of a container: BPF programs see the ids that processes have outside of it.
     pub fn start() -> io::Result<SoftirqClock> {
+        if !is_first_pid_namespace(&fs::read_link("/proc/self/ns/pid")?) {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "a clock of softirqs needs the host's process ids (docker run --pid=host)",
+            ));
+        }
         let begun = new_map(MapKind::ArrayPerCpu, 8, 1)?;
         let spent = new_map(MapKind::ArrayPerCpu, 8, GROUPS as u32)?;
         let groups = new_map(MapKind::Hash, 4, PROCESSES_MAX)?;
@@ -80,6 +91,12 @@ impl SoftirqClock {
         }
         Ok(all)
     }
+}
+
+/// Whether ids of processes are those of the kernel. `NSpid` in `/proc/self/status` does not show it: a container's own `/proc`
+/// begins with the container's namespace.
+fn is_first_pid_namespace(link: &Path) -> bool {
+    link == Path::new(FIRST_PID_NAMESPACE)
 }
 
 /// A table of the kernel.
@@ -372,6 +389,38 @@ mod tests {
         let most = (elapsed + Duration::from_millis(50)) * crate::cpu::online().len() as u32;
         assert!(spent < most, "{spent:?} of {elapsed:?}");
         assert!(now.iter().zip(&before).all(|(now, before)| now >= before));
+    }
+
+    /// A process in a PID namespace of its own, with its own `/proc`. Needs root and unshare(1), and is skipped without.
+    #[test]
+    fn a_container_has_no_clock() {
+        const IN_CONTAINER: &str = "FLATOUT_TEST_IN_CONTAINER";
+        if std::env::var_os(IN_CONTAINER).is_some() {
+            let error = SoftirqClock::start().unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
+            return;
+        }
+        let test = std::env::current_exe().unwrap();
+        let container = ["--pid", "--fork", "--mount-proc"];
+        let is_permitted = std::process::Command::new("unshare").args(container).arg("true").output();
+        if !is_permitted.is_ok_and(|output| output.status.success()) {
+            return;
+        }
+        let output = std::process::Command::new("unshare")
+            .args(container)
+            .arg(test)
+            .args(["--exact", "softirq::tests::a_container_has_no_clock"])
+            .env(IN_CONTAINER, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    #[test]
+    fn the_first_pid_namespace_is_recognized() {
+        assert!(is_first_pid_namespace(Path::new("pid:[4026531836]")));
+        assert!(!is_first_pid_namespace(Path::new("pid:[4026532201]")));
     }
 
     #[test]

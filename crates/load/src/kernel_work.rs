@@ -101,10 +101,14 @@ impl KernelWork {
 
 /// The ids of the kernel's threads.
 fn kernel_threads() -> Vec<u32> {
+    // In a container, any process has this id.
+    if !fs::read_to_string(format!("/proc/{KTHREADD}/comm")).is_ok_and(|name| name == "kthreadd\n") {
+        return Vec::new();
+    }
     let children = format!("/proc/{KTHREADD}/task/{KTHREADD}/children");
     match fs::read_to_string(children) {
         Ok(list) => list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
-        // Without CONFIG_PROC_CHILDREN, or in a container, which does not see them.
+        // Without CONFIG_PROC_CHILDREN.
         Err(_) => Vec::new(),
     }
 }

@@ -19,7 +19,7 @@ impl Machine<'_, '_> {
     pub(super) fn side_by_side(&mut self, one: &[bool], other: &[bool]) -> Result<Both, Error> {
         let Some(starts) = self.starts_of_both(one, other) else { return Ok(Both::Alternate) };
         let Generator::Own(plan) = &self.load.generator else { return Ok(Both::Alternate) };
-        let plan = load::Plan { kernel_work: self.load.kernel_work.clone(), ..(**plan).clone() };
+        let plan = load::Plan { kernel_work: self.load.kernel_work.clone().ok(), ..(**plan).clone() };
         // They change places, so that neither always starts first or has the same port.
         let is_swapped = self.starts_count.is_multiple_of(2);
         let starts = if is_swapped { [starts[1].clone(), starts[0].clone()] } else { starts };
