@@ -20,7 +20,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Groups of processes; those without a group are in the first one.
-pub const GROUPS: usize = 3;
+pub const GROUPS: usize = 4;
 
 /// Processes that can have a group: more than any server has.
 pub const PROCESSES_MAX: u32 = 16_384;

@@ -7,6 +7,7 @@
 //! other programs and idle CPUs         added (SoftirqClock)
 //! softirqs on top of the server        in its CPU time; added where the kernel keeps them apart
 //! threads of the kernel                added where a change may move work to them; not ksoftirqd, whose time is in softirqs
+//! softirqs within those threads        added; their threads' CPU time without them, unless the kernel keeps them apart
 //! ```
 
 use std::fs;
@@ -16,9 +17,11 @@ use std::time::Duration;
 use flatout_lane::clock;
 use flatout_lane::softirq::{ByGroup, SoftirqClock};
 
-/// The groups of the clock; all other processes, idle CPUs and the kernel's threads are group 0.
+/// The groups of the clock; all other processes, idle CPUs and ksoftirqd are group 0.
 const SERVER: usize = 1;
 const GENERATOR: usize = 2;
+/// Threads of the kernel whose CPU time is read: of threaded NAPI, workqueues and threaded interrupts.
+const THREADS: usize = 3;
 
 /// A clock of the kernel's work. It is shared by all measurements of a climb.
 #[derive(Debug)]
@@ -44,7 +47,7 @@ pub(crate) struct Work {
     pub(crate) softirqs: Duration,
     /// Those of them that are in the load generator's.
     pub(crate) in_generator: Duration,
-    /// Threads of the kernel.
+    /// Threads of the kernel, without the softirqs within them.
     pub(crate) threads: Duration,
 }
 
@@ -62,7 +65,11 @@ impl KernelWork {
         let is_ksoftirqd = |pid: &u32| {
             fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("ksoftirqd/"))
         };
-        let ksoftirqds = kernel_threads().into_iter().filter(is_ksoftirqd).collect();
+        let (ksoftirqds, threads): (Vec<u32>, Vec<u32>) =
+            kernel_threads().into_iter().partition(is_ksoftirqd);
+        for pid in threads {
+            clock.assign(pid, THREADS)?;
+        }
         let is_apart = fs::read_to_string("/proc/stat").is_ok_and(|stat| is_interrupt_time_apart(&stat));
         Ok(KernelWork { clock, is_apart, ksoftirqds })
     }
@@ -77,24 +84,30 @@ impl KernelWork {
 
     pub(crate) fn now(&self, with_threads: bool) -> Option<WorkTimes> {
         let threads = if with_threads { kernel_threads() } else { Vec::new() };
-        let timed = threads.into_iter().filter(|pid| !self.ksoftirqds.contains(pid));
+        let timed: Vec<u32> = threads.into_iter().filter(|pid| !self.ksoftirqds.contains(pid)).collect();
+        for pid in &timed {
+            // A change may have started it. Without a group, its softirqs count twice.
+            self.clock.assign(*pid, THREADS).ok()?;
+        }
+        let time = |pid: u32| Some((pid, clock::process_cpu(pid).ok()?));
         Some(WorkTimes {
             softirqs: self.clock.now().ok()?,
-            threads: timed.filter_map(|pid| Some((pid, clock::process_cpu(pid).ok()?))).collect(),
+            threads: timed.into_iter().filter_map(time).collect(),
         })
     }
 
     pub(crate) fn between(&self, before: &WorkTimes, now: &WorkTimes) -> Work {
         let group = |group: usize| now.softirqs[group].saturating_sub(before.softirqs[group]);
         let own = if self.is_apart { group(SERVER) } else { Duration::ZERO };
+        let in_threads = if self.is_apart { Duration::ZERO } else { group(THREADS) };
         let of_thread = |(pid, time): &(u32, Duration)| {
             let earlier = before.threads.iter().find(|(known, _)| known == pid);
             time.saturating_sub(earlier.map_or(Duration::ZERO, |(_, time)| *time))
         };
         Work {
-            softirqs: group(0) + group(GENERATOR) + own,
+            softirqs: group(0) + group(GENERATOR) + group(THREADS) + own,
             in_generator: if self.is_apart { Duration::ZERO } else { group(GENERATOR) },
-            threads: now.threads.iter().map(of_thread).sum(),
+            threads: now.threads.iter().map(of_thread).sum::<Duration>().saturating_sub(in_threads),
         }
     }
 }
@@ -127,7 +140,7 @@ fn is_interrupt_time_apart(stat: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn times(softirqs_ms: [u64; 3], threads_ms: &[(u32, u64)]) -> WorkTimes {
+    fn times(softirqs_ms: [u64; 4], threads_ms: &[(u32, u64)]) -> WorkTimes {
         WorkTimes {
             softirqs: softirqs_ms.map(Duration::from_millis),
             threads: threads_ms.iter().map(|(pid, ms)| (*pid, Duration::from_millis(*ms))).collect(),
@@ -138,19 +151,23 @@ mod tests {
     #[test]
     fn work_outside_of_the_server_is_added_once() {
         let Ok(mut work) = KernelWork::start() else { return };
-        let (before, now) = (times([1, 10, 100], &[(8, 50)]), times([3, 14, 108], &[(8, 51), (9, 5)]));
+        let before = times([1, 10, 100, 0], &[(8, 50)]);
+        let now = times([3, 14, 108, 4], &[(8, 51), (9, 5)]);
         let ms = Duration::from_millis;
         work.is_apart = false;
         assert_eq!(
             work.between(&before, &now),
-            Work { softirqs: ms(10), in_generator: ms(8), threads: ms(6) },
-            "those on top of the server are in its own time"
+            Work { softirqs: ms(14), in_generator: ms(8), threads: ms(2) },
+            "those on top of the server and of the kernel's threads are in their own time"
         );
         work.is_apart = true;
         assert_eq!(
             work.between(&before, &now),
-            Work { softirqs: ms(14), in_generator: ms(0), threads: ms(6) }
+            Work { softirqs: ms(18), in_generator: ms(0), threads: ms(6) }
         );
+        work.is_apart = false;
+        let without_threads = work.between(&times([0; 4], &[]), &times([0, 0, 0, 4], &[]));
+        assert_eq!(without_threads, Work { softirqs: ms(4), ..Work::default() });
         assert!(
             work.now(true)
                 .is_some_and(|now| now.threads.iter().all(|(pid, _)| !work.ksoftirqds.contains(pid)))

@@ -117,10 +117,10 @@ pub struct ServerCpu {
     /// CPU time of the whole machine, minus this process and its exited children: the server, the kernel's threads
     /// and interrupts that work for it, and whatever else runs. `None` if `/proc/stat` does not report it.
     pub machine: Option<Duration>,
-    /// Network softirqs that are not in the CPU time of its processes: on top of the load generator, other programs and idle CPUs.
-    /// `None` without a clock of them ([`crate::KernelWork`]).
+    /// Network softirqs that are not in the CPU time of its processes: on top of the load generator, other programs, the
+    /// kernel's threads and idle CPUs. `None` without a clock of them ([`crate::KernelWork`]).
     pub softirqs: Option<Duration>,
-    /// The CPU time of the kernel's threads, except those that handle softirqs; `None` without that clock.
+    /// The CPU time of the kernel's threads, without the softirqs within them; `None` without that clock.
     pub kernel_threads: Option<Duration>,
     /// What kept its threads from the CPUs.
     pub disturbance: Option<Disturbance>,
