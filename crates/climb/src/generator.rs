@@ -104,8 +104,11 @@ impl Load<'_> {
 
     /// What the CPU time is of, in words.
     pub(crate) fn cpu_meaning(&self) -> String {
-        let why_no_clock = self.kernel_work.as_ref().map(drop).map_err(String::as_str);
-        cpu_meaning(why_no_clock, self.is_server_alone)
+        let clock = match &self.kernel_work {
+            Ok(work) => work.failure().map_or(Ok(()), Err),
+            Err(why) => Err(why.as_str()),
+        };
+        cpu_meaning(clock, self.is_server_alone)
     }
 
     /// The random seed of the next batch of blocks.

@@ -22,7 +22,8 @@ use std::time::Duration;
 /// Groups of processes; those without a group are in the first one.
 pub const GROUPS: usize = 4;
 
-/// Processes that can have a group: more than any server has.
+/// Processes that can have a group: more than any server has. Beyond that, those without softirqs of late, such as processes that
+/// have ended, lose theirs.
 pub const PROCESSES_MAX: u32 = 16_384;
 
 /// No kernel is built for more CPUs (`NR_CPUS`).
@@ -46,7 +47,8 @@ impl SoftirqClock {
     /// Starts the clock for all CPUs. It costs about a tenth of a microsecond for each softirq.
     ///
     /// # Errors
-    /// `PermissionDenied` without CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8); `ENOSYS` or `EINVAL` on a kernel
+    /// `PermissionDenied` without CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), and before Linux 5.11 even for root if
+    /// `RLIMIT_MEMLOCK` is too small for the tables, which need 2 MiB; `ENOSYS` or `EINVAL` on a kernel
     /// without BPF; `Unsupported` in a PID namespace of a container: BPF programs see the ids that processes have outside of it.
     pub fn start() -> io::Result<SoftirqClock> {
         if !is_first_pid_namespace(&fs::read_link("/proc/self/ns/pid")?) {
@@ -57,7 +59,7 @@ impl SoftirqClock {
         }
         let begun = new_map(MapKind::ArrayPerCpu, 8, 1)?;
         let spent = new_map(MapKind::ArrayPerCpu, 8, GROUPS as u32)?;
-        let groups = new_map(MapKind::Hash, 4, PROCESSES_MAX)?;
+        let groups = new_map(MapKind::HashOfRecent, 4, PROCESSES_MAX)?;
         let entry = load(&at_entry(&begun))?;
         let exit = load(&at_exit(&begun, &groups, &spent))?;
         let at_exit = attach(&exit, c"softirq_exit")?;
@@ -68,7 +70,7 @@ impl SoftirqClock {
     /// Puts a process into a group; a number that is too large is the last one.
     ///
     /// # Errors
-    /// There are [`PROCESSES_MAX`] already.
+    /// The system's; a full table is none.
     pub fn assign(&self, pid: u32, group: usize) -> io::Result<()> {
         let group = group.min(GROUPS - 1) as u32;
         let element = Element::new(&self.groups, &raw const pid, (&raw const group).cast_mut().cast());
@@ -101,8 +103,9 @@ fn is_first_pid_namespace(link: &Path) -> bool {
 
 /// A table of the kernel.
 enum MapKind {
-    Hash = 1,
     ArrayPerCpu = 6,
+    /// A full one deletes an entry that was not read of late.
+    HashOfRecent = 9,
 }
 
 const MAP_CREATE: libc::c_int = 0;
@@ -389,6 +392,15 @@ mod tests {
         let most = (elapsed + Duration::from_millis(50)) * crate::cpu::online().len() as u32;
         assert!(spent < most, "{spent:?} of {elapsed:?}");
         assert!(now.iter().zip(&before).all(|(now, before)| now >= before));
+    }
+
+    /// A climb starts more processes than the table has room for. Needs CAP_BPF, and is skipped without.
+    #[test]
+    fn a_new_process_gets_a_group_in_a_full_table() {
+        let Ok(clock) = SoftirqClock::start() else { return };
+        for pid in 0..PROCESSES_MAX + 1000 {
+            clock.assign(u32::MAX - pid, 1).unwrap();
+        }
     }
 
     /// A process in a PID namespace of its own, with its own `/proc`. Needs root and unshare(1), and is skipped without.

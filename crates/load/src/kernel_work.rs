@@ -12,6 +12,7 @@
 
 use std::fs;
 use std::io;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use flatout_lane::clock;
@@ -30,6 +31,8 @@ pub struct KernelWork {
     /// Whether the kernel keeps softirqs apart from the time of processes (`CONFIG_IRQ_TIME_ACCOUNTING`).
     is_apart: bool,
     ksoftirqds: Vec<u32>,
+    /// Why it no longer runs.
+    failure: OnceLock<String>,
 }
 
 /// Times so far.
@@ -71,23 +74,37 @@ impl KernelWork {
             clock.assign(pid, THREADS)?;
         }
         let is_apart = fs::read_to_string("/proc/stat").is_ok_and(|stat| is_interrupt_time_apart(&stat));
-        Ok(KernelWork { clock, is_apart, ksoftirqds })
+        Ok(KernelWork { clock, is_apart, ksoftirqds, failure: OnceLock::new() })
+    }
+
+    /// Why the clock has failed since it was started, if it has. All later figures are without it.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
     }
 
     /// Softirqs in the time of these processes are in the server's.
     pub(crate) fn assign(&self, pids: &[u32]) {
+        self.put_into(SERVER, pids);
+    }
+
+    fn put_into(&self, group: usize, pids: &[u32]) {
         for &pid in pids {
-            // With more processes than there is room for, softirqs in the time of the last ones count twice.
-            let _ = self.clock.assign(pid, SERVER);
+            // Without a group, its softirqs would count twice.
+            if let Err(error) = self.clock.assign(pid, group) {
+                self.failure
+                    .get_or_init(|| format!("the clock of softirqs failed during the climb: {error}"));
+            }
         }
     }
 
+    /// The times so far; `None` if the clock has failed.
     pub(crate) fn now(&self, with_threads: bool) -> Option<WorkTimes> {
         let threads = if with_threads { kernel_threads() } else { Vec::new() };
         let timed: Vec<u32> = threads.into_iter().filter(|pid| !self.ksoftirqds.contains(pid)).collect();
-        for pid in &timed {
-            // A change may have started it. Without a group, its softirqs count twice.
-            self.clock.assign(*pid, THREADS).ok()?;
+        // A change may have started some of them.
+        self.put_into(THREADS, &timed);
+        if self.failure.get().is_some() {
+            return None;
         }
         let time = |pid: u32| Some((pid, clock::process_cpu(pid).ok()?));
         Some(WorkTimes {
@@ -172,6 +189,16 @@ mod tests {
             work.now(true)
                 .is_some_and(|now| now.threads.iter().all(|(pid, _)| !work.ksoftirqds.contains(pid)))
         );
+    }
+
+    /// Needs CAP_BPF, and is skipped without.
+    #[test]
+    fn a_clock_that_failed_has_no_times() {
+        let Ok(work) = KernelWork::start() else { return };
+        work.assign(&[std::process::id()]);
+        assert!(work.failure().is_none() && work.now(false).is_some());
+        work.failure.set("full".to_owned()).unwrap();
+        assert!(work.failure() == Some("full") && work.now(false).is_none());
     }
 
     #[test]

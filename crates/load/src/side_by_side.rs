@@ -162,6 +162,7 @@ struct BlockMeter<'w> {
 
 impl BlockMeter<'_> {
     fn new(work: Option<&KernelWork>) -> BlockMeter<'_> {
+        let work = work.filter(|work| work.failure().is_none());
         let mut beside = BlockMeter { work, last: None, machine: None };
         beside.read();
         beside
