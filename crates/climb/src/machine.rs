@@ -321,8 +321,8 @@ impl<'p, 'h> Machine<'p, 'h> {
     /// The time that is kept for the runs of everything kept, against the unchanged server: without them, the result has no figures.
     fn reserve(&self, stage: Stage) -> Duration {
         match stage {
-            Stage::Forward(_) | Stage::SecondLook(_) | Stage::LeaveOneOut(_) if self.kept.contains(&true) => {
-                self.noise_time.min(self.plan.budget / RESERVE_PART_MIN)
+            Stage::Forward(_) | Stage::SecondLook(_) | Stage::LeaveOneOut(_) => {
+                reserve(&self.kept, self.noise_time, self.plan.budget)
             }
             _ => Duration::ZERO,
         }
@@ -422,6 +422,11 @@ impl<'p, 'h> Machine<'p, 'h> {
     }
 }
 
+/// The time that is kept for the runs of everything kept: as long as the A/A runs took, if anything is kept.
+fn reserve(kept: &[bool], noise_time: Duration, budget: Duration) -> Duration {
+    if kept.contains(&true) { noise_time.min(budget / RESERVE_PART_MIN) } else { Duration::ZERO }
+}
+
 impl Subject for Machine<'_, '_> {
     type Error = Error;
 
@@ -512,7 +517,9 @@ impl Subject for Machine<'_, '_> {
     }
 
     fn seconds_left(&self) -> f64 {
-        self.left().as_secs_f64()
+        // Second looks are planned with it: `look` gives them no more.
+        let reserve = reserve(&self.kept, self.noise_time, self.plan.budget);
+        self.left().saturating_sub(reserve).as_secs_f64()
     }
 
     fn spent(&self) -> f64 {
@@ -638,5 +645,45 @@ impl Subject for Machine<'_, '_> {
         };
         self.comparison = Some((progress.stage, begun, ends));
         if now >= ends { Go::Next } else { Go::On }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::atomic::AtomicU64;
+
+    use flatout_tune::{Host, ServerSelector};
+
+    use super::*;
+
+    /// Second looks are planned with the time that they get.
+    #[test]
+    fn the_seconds_left_are_those_of_a_second_look() {
+        let host = Host::live();
+        let mut tunings = Tuned::new(&host, ServerSelector::default(), PathBuf::from("unused"), false);
+        let (url, generator) = ("http://127.0.0.1:1/".to_owned(), Generator::Command("echo 1".to_owned()));
+        let variant = Variant { set: Some("true".to_owned()), ..Variant::default() };
+        let rung = Rung { name: "a".to_owned(), change: Attempt::Variant(variant), needs: Needs::AnyPath };
+        let plan = Plan::new(ServerPlan::Running(None), url.clone(), generator.clone(), vec![rung]);
+        let (target, stop) = (Target::parse(&url).unwrap(), AtomicBool::new(false));
+        let load = Load {
+            generator,
+            remote: target.remote.clone(),
+            url,
+            lab: None,
+            stop: &stop,
+            is_server_alone: false,
+            runs_count: AtomicU64::new(0),
+            kernel_work: Err("none".to_owned()),
+        };
+        let mut watch = |_: &ClimbProgress<'_>| {};
+        let mut machine = Machine::new(&plan, target, load, &mut tunings, &mut watch);
+        machine.noise_time = plan.budget / 10;
+        let all = machine.seconds_left();
+        machine.kept = vec![true];
+        let given = machine.left().saturating_sub(machine.reserve(Stage::SecondLook(0))).as_secs_f64();
+        let planned = machine.seconds_left();
+        assert!(given < 0.95 * all && planned <= given && planned > given - 1.0, "{planned} of {given}");
     }
 }
