@@ -274,11 +274,16 @@ fn cpu_meaning(clock: Result<(), &str>, is_server_alone: bool) -> String {
     match (clock, is_server_alone) {
         (Ok(()), true) => "the server's processes and the network softirqs for it".to_owned(),
         (Ok(()), false) => {
-            "the server's processes, the network softirqs for it, and the kernel's threads".to_owned()
+            "the server's processes, the network softirqs for it, and, except where two servers run side by side, the kernel's \
+             threads"
+                .to_owned()
         }
         (Err(why), true) => format!("the server's processes, without softirqs outside of them ({why})"),
         (Err(why), false) => {
-            format!("the machine without the load generator, other programs included ({why})")
+            format!(
+                "the machine without the load generator, other programs included, or, where two servers run side by side, the server's \
+                 processes ({why})"
+            )
         }
     }
 }
@@ -316,7 +321,17 @@ mod tests {
         assert!(text.contains("without softirqs") && text.contains("needs root and BPF: "), "{text}");
         let container = io::Error::new(io::ErrorKind::Unsupported, "a clock needs the host's process ids");
         let text = cpu_meaning(Err(&why_no_clock(&container)), false);
-        assert!(text.ends_with("other programs included (a clock needs the host's process ids)"), "{text}");
+        assert!(text.ends_with("(a clock needs the host's process ids)"), "{text}");
+    }
+
+    /// Between the blocks of two servers, neither the machine's time nor that of the kernel's threads is read.
+    #[test]
+    fn what_two_servers_side_by_side_do_not_count_is_reported() {
+        for clock in [Ok(()), Err("no root")] {
+            let text = cpu_meaning(clock, false);
+            assert!(text.contains("two servers run side by side"), "{text}");
+            assert!(!cpu_meaning(clock, true).contains("side by side"));
+        }
     }
 
     /// RPS moves half of the work from the server's processes to another CPU: that is no gain.
