@@ -236,7 +236,11 @@ fn receive(
             return Err(io::ErrorKind::TimedOut.into());
         }
         stream.limit(left)?;
-        let count = stream.read(&mut buffer)?;
+        let count = match stream.read(&mut buffer) {
+            // With a time limit, the kernel does not repeat a call after a signal.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
         let new_at = bytes.len().saturating_sub(3);
         bytes.extend_from_slice(&buffer[..count]);
         if count == 0 || is_enough(&bytes[new_at..]) {
