@@ -49,8 +49,8 @@ impl SoftirqClock {
     ///
     /// # Errors
     /// `PermissionDenied` without CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), and before Linux 5.11 even for root if
-    /// `RLIMIT_MEMLOCK` is too small for the tables, which need 2 MiB; `ENOSYS` or `EINVAL` on a kernel
-    /// without BPF; `Unsupported` in a PID namespace of a container: BPF programs see the ids that processes have outside of it.
+    /// `RLIMIT_MEMLOCK` is too small for the tables, which need 2 MiB; `ENOSYS` or `EINVAL` on a kernel without BPF; `Unsupported` in
+    /// a PID namespace of a container: BPF programs see the ids that processes have outside of it.
     pub fn start() -> io::Result<SoftirqClock> {
         if !is_first_pid_namespace(&fs::read_link("/proc/self/ns/pid")?) {
             return Err(io::Error::new(
@@ -71,7 +71,7 @@ impl SoftirqClock {
     /// Puts a process into a group; a number that is too large is the last one.
     ///
     /// # Errors
-    /// The system's; a full table is none.
+    /// The system's. A full table is not an error.
     pub fn assign(&self, pid: u32, group: usize) -> io::Result<()> {
         let group = group.min(GROUPS - 1) as u32;
         let element = Element::new(&self.groups, &raw const pid, (&raw const group).cast_mut().cast());
