@@ -15,7 +15,7 @@ mod requests;
 mod write;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Map, Value, json};
 
@@ -25,7 +25,7 @@ pub use self::requests::{IngressRequest, ingress_requests};
 pub use self::write::yaml_documents;
 use crate::kinds::ingress::{Ingress, IngressBackend, IngressPath};
 use crate::kinds::own_policy::OWN_GROUP;
-use crate::kinds::{GATEWAY_GROUP, ObjectKey};
+use crate::kinds::{GATEWAY_GROUP, ObjectKey, oldest_first};
 use crate::objects::Objects;
 
 /// The class and the name of the gateways that are made: one in each namespace.
@@ -69,6 +69,8 @@ struct HostRoute {
 struct HostRule {
     host: String,
     path: String,
+    /// The type of the path.
+    kind: String,
     matched: Value,
     filters: Vec<Value>,
     /// None: requests get 500.
@@ -91,23 +93,25 @@ pub fn convert(objects: &Objects) -> Converted {
         Ok((wanted, lost)) => (ingress, wanted, Ok(lost)),
         Err(why) => (ingress, Wanted::of_left_out(ingress), Err(why)),
     };
-    let all: Vec<_> = objects.ingresses.values().map(read).collect();
+    let oldest = oldest_first(objects.ingresses.values(), |it| &it.metadata);
+    let all: Vec<_> = oldest.into_iter().map(read).collect();
     // What one Ingress says of a host holds for all of its paths.
     let mut hosts: BTreeMap<String, HostPaths> = BTreeMap::new();
     let mut secrets: BTreeMap<(String, String), String> = BTreeMap::new();
-    for (ingress, wanted, _) in &all {
+    for (ingress, wanted, read) in &all {
         for (host, paths) in given_paths(ingress) {
             if let Some(secret) = secret_of(ingress, host).filter(|_| wanted.canary.is_none()) {
                 secrets.entry((ingress.metadata.namespace.clone(), host.to_owned())).or_insert(secret);
             }
             let host = hosts.entry(host.to_owned()).or_default();
-            paths.iter().for_each(|path| host.add(path, wanted));
+            paths.iter().for_each(|path| host.add(path, wanted, read.is_err()));
         }
     }
     let mut conversion = Conversion {
         objects,
         hosts,
         secrets,
+        alias_owners: BTreeMap::new(),
         result: Converted::default(),
         routes: Vec::new(),
         canaries: Vec::new(),
@@ -139,6 +143,7 @@ struct Conversion<'o> {
     hosts: BTreeMap<String, HostPaths>,
     /// Secrets with certificates, by namespace and host.
     secrets: BTreeMap<(String, String), String>,
+    alias_owners: BTreeMap<String, ObjectKey>,
     result: Converted,
     routes: Vec<HostRoute>,
     canaries: Vec<CanaryRule>,
@@ -181,7 +186,7 @@ impl Conversion<'_> {
             if wanted.redirects_always && secret.is_none() {
                 self.lose(&key, "force-ssl-redirect without a certificate: TLS ends before the gateway, which cannot know it");
             }
-            let aliases = wanted.aliases.iter().filter(|_| !host.is_empty()).cloned();
+            let aliases = self.aliases(&key, wanted).into_iter().filter(|_| !host.is_empty());
             let hosts =
                 Some(host.to_owned()).filter(|host| !host.is_empty()).into_iter().chain(aliases).collect();
             let redirects = secret.is_some() && (wanted.redirects || wanted.redirects_always);
@@ -192,6 +197,28 @@ impl Conversion<'_> {
         }
     }
 
+    /// The aliases of an Ingress. As in ingress-nginx, a host with rules of its own is no alias, and the oldest Ingress has an alias.
+    fn aliases(&mut self, ingress: &ObjectKey, wanted: &Wanted) -> Vec<String> {
+        let mut found = Vec::new();
+        for alias in &wanted.aliases {
+            if self.hosts.contains_key(alias) {
+                self.lose(
+                    ingress,
+                    &format!("the alias `{alias}` is left out: it is a host with rules of its own"),
+                );
+                continue;
+            }
+            match self.alias_owners.entry(alias.clone()).or_insert_with(|| ingress.clone()) {
+                owner if owner == ingress => found.push(alias.clone()),
+                owner => {
+                    let why = format!("the alias `{alias}` is left out: the older Ingress {owner} has it");
+                    self.lose(ingress, &why);
+                }
+            }
+        }
+        found
+    }
+
     fn rule(
         &mut self,
         (ingress, host): (&ObjectKey, &str),
@@ -199,14 +226,16 @@ impl Conversion<'_> {
         wanted: &Wanted,
         is_left_out: bool,
     ) -> HostRule {
+        let backend = self.backend(ingress, &path.backend);
+        let is_closed = is_left_out || backend.is_err();
         let converted = match self.hosts.get(host) {
-            Some(paths) => converted_path(path, wanted, paths),
-            None => converted_path(path, wanted, &HostPaths::default()),
+            Some(paths) => converted_path(path, wanted, paths, is_closed),
+            None => converted_path(path, wanted, &HostPaths::default(), is_closed),
         };
         let mut filters = Vec::new();
         let served = match converted.rewrite {
             _ if is_left_out => None,
-            Ok(rewrite) => Some(self.backend(ingress, &path.backend).map(|backend| (backend, rewrite))),
+            Ok(rewrite) => Some(backend.map(|backend| (backend, rewrite))),
             Err(why) => Some(Err(why)),
         };
         let backend = match served {
@@ -224,8 +253,8 @@ impl Conversion<'_> {
                 None
             }
         };
-        let (host, path) = (host.to_owned(), path.path.clone());
-        HostRule { host, path, matched: converted.matched, filters, backend }
+        let (host, kind, path) = (host.to_owned(), path.path_type.clone(), path.path.clone());
+        HostRule { host, path, kind, matched: converted.matched, filters, backend }
     }
 
     fn backend(&self, ingress: &ObjectKey, backend: &IngressBackend) -> Result<Value, String> {
@@ -248,7 +277,58 @@ impl Conversion<'_> {
         Ok(json!({"name": service.name, "port": port}))
     }
 
+    /// Of rules of one host that match the same requests, ingress-nginx uses the oldest; names would decide between those of HTTPRoutes.
+    /// The requests of a rule without a backend get 500 in any case.
+    fn settle_conflicts(&mut self) {
+        let mut routes = std::mem::take(&mut self.routes);
+        let mut first: HashMap<(String, String), (usize, usize)> = HashMap::new();
+        for at in 0..routes.len() {
+            let (older, rest) = routes.split_at_mut(at);
+            let Some((route, _)) = rest.split_first_mut() else { continue };
+            let mut rules: Vec<HostRule> = Vec::new();
+            for mut rule in std::mem::take(&mut route.rules) {
+                let place = (at, rules.len());
+                let known = *first.entry((rule.host.clone(), rule.matched.to_string())).or_insert(place);
+                let former = match known {
+                    _ if known == place => None,
+                    (of, number) if of == at => rules.get_mut(number).map(|rule| (&route.ingress, rule)),
+                    (of, number) => older
+                        .get_mut(of)
+                        .and_then(|it| it.rules.get_mut(number).map(|rule| (&it.ingress, rule))),
+                };
+                if let Some((ingress, former)) = former {
+                    let is_same = former.kind == rule.kind && former.path == rule.path;
+                    let about = |ingress: &ObjectKey, path: &str, why: &str| {
+                        format!("Ingress {ingress}: the path `{path}` {why}")
+                    };
+                    if former.backend.is_none() && rule.backend.take().is_some() {
+                        let why = format!("gets 500, as the same one of the older Ingress {ingress}");
+                        self.result.closed_paths += 1;
+                        self.result.lost.push(about(&route.ingress, &rule.path, &why));
+                    } else if is_same
+                        && (former.backend.is_some() && rule.backend.is_some()
+                            // Another namespace has listeners of its own, whose shorter paths must not get these requests.
+                            || former.backend.is_some() && ingress.namespace == route.ingress.namespace)
+                    {
+                        let why = format!("is left out: the older Ingress {ingress} has it");
+                        self.result.lost.push(about(&route.ingress, &rule.path, &why));
+                        continue;
+                    } else if !is_same && rule.backend.is_none() && former.backend.take().is_some() {
+                        let why = format!("gets 500, as the same requests of the Ingress {}", route.ingress);
+                        self.result.closed_paths += 1;
+                        self.result.lost.push(about(ingress, &former.path, &why));
+                    }
+                }
+                rules.push(rule);
+            }
+            route.rules = rules;
+        }
+        routes.retain(|route| !route.rules.is_empty());
+        self.routes = routes;
+    }
+
     fn finish(mut self) -> Converted {
+        self.settle_conflicts();
         let mut listeners: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         // Each Ingress has its own name for its first route.
         let mut taken: BTreeSet<ObjectKey> = self.routes.iter().map(|route| route.ingress.clone()).collect();

@@ -13,13 +13,16 @@ use serde_json::{Value, json};
 
 use super::annotation::Wanted;
 use crate::kinds::ingress::IngressPath;
-use crate::translate::{anchored, is_special, literal_start, may_begin_otherwise};
+use crate::translate::{anchored, escaped, is_special, literal_start, may_begin_otherwise};
 
 /// How expressions end that match a prefix and what follows it, and the group that has what follows.
 const IDIOMS: [(&str, &str); 3] = [("(/|$)(.*)", "$2"), ("(/|$)(.*)$", "$2"), ("/(.*)", "$1")];
 
 /// Bytes of a path's value, as the Gateway API limits them.
 const VALUE_BYTES_MAX: usize = 1024;
+
+/// An expression that matches the empty text: it makes others longer.
+const NOTHING: &str = "(?:)";
 
 /// How the paths of a host are read.
 #[derive(Debug, Default)]
@@ -47,19 +50,30 @@ pub(super) struct ConvertedPath {
 
 impl HostPaths {
     /// Adds a path of an Ingress with these annotations.
-    pub(super) fn add(&mut self, path: &IngressPath, wanted: &Wanted) {
+    pub(super) fn add(&mut self, path: &IngressPath, wanted: &Wanted, is_left_out: bool) {
         self.are_patterns |= wanted.use_regex || wanted.rewrite.as_ref().is_some_and(|to| *to != path.path);
         self.have_root |= text_of(path) == "/" && path.path_type != "Exact" && wanted.canary.is_none();
         self.have_alternatives |= may_begin_otherwise(&path.path);
-        if let Some(Ok(Some((before, _)))) = wanted.rewrite.as_deref().map(|to| idiom(text_of(path), to)) {
+        // One that is left out stays an expression.
+        let rewrite = wanted.rewrite.as_deref().filter(|_| !is_left_out);
+        if let Some(Ok(Some((before, _)))) = rewrite.map(|to| idiom(text_of(path), to)) {
             self.rewritten.push((before.to_ascii_lowercase(), path.path.len()));
         }
     }
 }
 
-/// Converts a path of a host.
-pub(super) fn converted_path(path: &IngressPath, wanted: &Wanted, host: &HostPaths) -> ConvertedPath {
+/// Converts a path of a host. If its requests get 500, it matches at least those that it has in ingress-nginx: none of them may go to a shorter
+/// path.
+pub(super) fn converted_path(
+    path: &IngressPath,
+    wanted: &Wanted,
+    host: &HostPaths,
+    is_closed: bool,
+) -> ConvertedPath {
     let text = text_of(path);
+    if is_closed {
+        return closed(path, host);
+    }
     let target = wanted.rewrite.as_deref();
     let rewrite = match target.map(|target| idiom(text, target)) {
         None => Ok(None),
@@ -89,12 +103,66 @@ pub(super) fn converted_path(path: &IngressPath, wanted: &Wanted, host: &HostPat
     ConvertedPath { matched, rewrite, lost }
 }
 
+/// A path whose requests get 500.
+fn closed(path: &IngressPath, host: &HostPaths) -> ConvertedPath {
+    let text = text_of(path);
+    let matched = if host.are_patterns && text != "/" {
+        let value = pattern(text, host);
+        match fault_of(text, &value) {
+            None => matched("RegularExpression", &as_long(value, text)),
+            Some(_) => fallback(text, host),
+        }
+    } else {
+        match path.path_type.as_str() {
+            "Exact" => matched("Exact", text),
+            // The start of the path, not whole segments.
+            kind if kind != "Prefix" && !text.ends_with('/') => {
+                let value = format!("{}.*", escaped(text));
+                match anchored(&value) {
+                    Ok(_) if value.len() <= VALUE_BYTES_MAX => matched("RegularExpression", &value),
+                    _ => matched("PathPrefix", text),
+                }
+            }
+            _ => matched("PathPrefix", text),
+        }
+    };
+    ConvertedPath { matched, rewrite: Ok(None), lost: None }
+}
+
+/// An expression as an HTTPRoute has it.
+fn pattern(text: &str, host: &HostPaths) -> String {
+    match host.have_alternatives {
+        true => format!("(?i).*(?:^{text}).*"),
+        false => format!("(?i){}.*", text.trim_start_matches('^')),
+    }
+}
+
+/// The match of an expression that cannot be used: all that begins as it does. It is at least as long as the expression: the longest
+/// expression is tried first.
+fn fallback(text: &str, host: &HostPaths) -> Value {
+    let bytes = pattern(text, host).len();
+    let mut value = format!("(?i){}.*", literal_start(text));
+    while value.len() < bytes && value.len() + NOTHING.len() <= VALUE_BYTES_MAX {
+        value.push_str(NOTHING);
+    }
+    matched("RegularExpression", &value)
+}
+
+/// An expression that is not tried later than its length says: with look-ahead, the controller adds four bytes less to it.
+fn as_long(value: String, text: &str) -> String {
+    let is_short = text.contains("(?!") || text.contains("(?=");
+    match is_short && value.len() + NOTHING.len() <= VALUE_BYTES_MAX {
+        true => format!("{value}{NOTHING}"),
+        false => value,
+    }
+}
+
 /// A path that is an expression.
 fn expression(text: &str, rewrite: Result<Option<Value>, String>, host: &HostPaths) -> ConvertedPath {
     let start = literal_start(text);
     let lower = start.to_ascii_lowercase();
     let below = host.rewritten.iter().find(|(prefix, _)| prefix.starts_with(&lower));
-    if let Some((prefix, _)) = below.filter(|_| !text.contains(is_special)) {
+    if let Some((prefix, _)) = below.filter(|_| rewrite.is_ok() && !text.contains(is_special)) {
         let lost = format!(
             "the path `{text}` minds case and matches whole segments, so that `{prefix}` keeps its requests"
         );
@@ -104,16 +172,12 @@ fn expression(text: &str, rewrite: Result<Option<Value>, String>, host: &HostPat
     let lost = around.filter(|(_, bytes)| *bytes >= text.len()).map(|(prefix, _)| {
         format!("the path `{text}` gets its requests before the prefix `{prefix}`, which came first")
     });
-    let value = match host.have_alternatives {
-        true => format!("(?i).*(?:^{text}).*"),
-        false => format!("(?i){}.*", text.trim_start_matches('^')),
-    };
+    let value = pattern(text, host);
     match fault_of(text, &value) {
         None => ConvertedPath { matched: matched("RegularExpression", &value), rewrite, lost },
         Some(why) => {
-            let value = format!("(?i){start}.*");
             let why = format!("{why}; all requests that begin with `{start}` get 500");
-            ConvertedPath { matched: matched("RegularExpression", &value), rewrite: Err(why), lost: None }
+            ConvertedPath { matched: fallback(text, host), rewrite: Err(why), lost: None }
         }
     }
 }

@@ -463,6 +463,116 @@ fn requests_of_ingresses_that_are_left_out_get_500() {
     }
 }
 
+/// The same with each way in which another Ingress of the host could get requests of the protected one.
+#[test]
+fn open_ingresses_get_no_requests_of_protected_ones() {
+    let made =
+        |name: &str, year: u16, annotations: &[(&str, &str)], kind: &str, path: &str, service: &str| {
+            let annotations: Vec<String> = annotations
+                .iter()
+                .map(|(name, value)| format!("nginx.ingress.kubernetes.io/{name}: '{value}'"))
+                .collect();
+            let spec =
+                format!("rules: [{{host: a.test, http: {{paths: [{}]}}}}]", self::path(path, kind, service));
+            ingress(name, &annotations.join(", "), &spec).replace(
+                &format!("name: {name}\n"),
+                &format!("name: {name}\n  creationTimestamp: '{year}-01-01T00:00:00Z'\n"),
+            )
+        };
+    const AUTH: (&str, &str) = ("auth-url", "http://x/");
+    const REGEX: (&str, &str) = ("use-regex", "true");
+    const REWRITE: (&str, &str) = ("rewrite-target", "/$2");
+    const ANY: &str = "ImplementationSpecific";
+    const APP: &str = "default/app:80";
+    let long = format!("/admin/(?:{})?+x", "a".repeat(900));
+    type Case<'c> = (&'c [(&'c str, &'c str)], &'c str, &'c str, &'c [(&'c str, &'c str)], &'c str, &'c str);
+    let cases: &[(Case<'_>, &[(&str, &str)])] = &[
+        // Nothing is an expression: the start of the path counts, with its case.
+        (
+            (&[AUTH], ANY, "/wp-login", &[], "Prefix", "/"),
+            &[
+                ("/wp-login", "500"),
+                ("/wp-login.php", "500"),
+                ("/wp-login/x", "500"),
+                ("/WP-LOGIN", APP),
+                ("/wp", APP),
+            ],
+        ),
+        ((&[AUTH], ANY, "/a.b", &[], "Prefix", "/"), &[("/a.bc", "500"), ("/aXb", APP)]),
+        ((&[AUTH], ANY, "/a/", &[], "Prefix", "/"), &[("/a/b", "500"), ("/ab", APP)]),
+        // Expressions ignore case.
+        (
+            (&[AUTH, REWRITE], ANY, "/admin(/|$)(.*)", &[], "Prefix", "/"),
+            &[("/admin", "500"), ("/ADMIN/x", "500"), ("/adminx", APP)],
+        ),
+        // The longest expression is tried first.
+        (
+            (&[AUTH, REWRITE], ANY, "/admin(/|$)(.*)", &[REGEX], ANY, "/a.*"),
+            &[("/admin/x", "500"), ("/adminx", APP)],
+        ),
+        ((&[AUTH], ANY, "/admin/[a-z]++/x", &[REGEX], ANY, "/admin/[a-z]+"), &[("/admin/a/x", "500")]),
+        ((&[AUTH], ANY, &long, &[REGEX], ANY, "/admin/[a-z]+[a-z]*"), &[("/admin/x", "500")]),
+        ((&[AUTH, REGEX], ANY, "/(?!x)ad", &[], ANY, "/(?:ad)"), &[("/ad", "500")]),
+        ((&[AUTH, REGEX], ANY, "/(?!x)admin", &[], ANY, "/ad(mi)?n"), &[("/admin", "500")]),
+        // The same path twice.
+        ((&[AUTH], "Prefix", "/admin", &[], "Prefix", "/admin"), &[("/admin/x", "500")]),
+        ((&[AUTH], "Prefix", "/admin", &[], ANY, "/admin"), &[("/admin/x", "500")]),
+    ];
+    for ((annotations, kind, path, others, other_kind, other), requests) in cases {
+        // By name, each comes before the other.
+        for (name, open) in [("admin", "open"), ("z", "open")] {
+            let found = converted(
+                &(made(name, 2020, annotations, kind, path, "new")
+                    + &made(open, 2021, others, other_kind, other, "app")),
+            );
+            let translation = served(&found, SERVICES);
+            let faults = route_faults(&translation);
+            assert!(faults.iter().all(|it| it.contains("the same requests")), "{faults:?}");
+            for (request, expected) in *requests {
+                let response = translation.response(&format!("http://a.test{request}"));
+                assert_eq!(
+                    response, *expected,
+                    "{request} of {path} beside {other}, {name}: {:?}",
+                    found.lost
+                );
+            }
+        }
+    }
+    // In ingress-nginx, the older one has the path.
+    for name in ["admin", "z"] {
+        let found = converted(
+            &(made(name, 2021, &[AUTH], "Prefix", "/admin", "new")
+                + &made("open", 2020, &[], "Prefix", "/admin", "app")),
+        );
+        assert_eq!(served(&found, SERVICES).response("http://a.test/admin/x"), APP, "{:?}", found.lost);
+        assert!(
+            found.lost.iter().any(|it| it.contains("the older Ingress default/open has it")),
+            "{:?}",
+            found.lost
+        );
+    }
+    // An alias that is the host of another Ingress, and one of two.
+    let alias = |host: &str, service: &str| {
+        format!("rules: [{{host: {host}, http: {{paths: [{}]}}}}]", self::path("/", "Prefix", service))
+    };
+    let prefix = "nginx.ingress.kubernetes.io";
+    let found = converted(
+        &(ingress(
+            "own",
+            &format!("{prefix}/auth-url: 'http://x/', {prefix}/server-alias: c.test"),
+            &alias("a.test", "app"),
+        ) + &ingress(
+            "other",
+            &format!("{prefix}/server-alias: 'a.test, c.test'"),
+            &alias("b.test", "new"),
+        )),
+    );
+    let translation = served(&found, SERVICES);
+    assert_eq!(translation.response("http://a.test/"), "500", "{:?}", found.lost);
+    assert_eq!(translation.response("http://b.test/"), "default/new:80");
+    assert_eq!(translation.response("http://c.test/"), "default/new:80", "the oldest by name");
+}
+
 /// A prefix with a rewrite comes after all expressions: a plain path above it stays one.
 #[test]
 fn prefixes_with_rewrites_keep_their_requests() {

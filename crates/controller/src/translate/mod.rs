@@ -54,7 +54,9 @@ pub use self::backend::UpstreamBackend;
 pub(crate) use self::backend::servers_of;
 pub use self::certificate::Files;
 pub use self::memo::Translator;
-pub(crate) use self::precedence::{anchored, is_special, literal_start, may_begin_otherwise, parsed};
+pub(crate) use self::precedence::{
+    anchored, escaped, is_special, literal_start, may_begin_otherwise, parsed,
+};
 pub(crate) use self::site::{health_site, number};
 use crate::condition::{Condition, StatusUpdate};
 use crate::kinds::{GATEWAY_GROUP, Object, ObjectKey};

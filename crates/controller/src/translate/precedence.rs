@@ -237,7 +237,7 @@ fn named(table: &str, matches: &[NamedMatch], ignores_case: bool) -> Result<Vec<
 }
 
 /// A text whose characters mean themselves in an expression.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::new();
     for character in text.chars() {
         if !character.is_alphanumeric() && character != '_' {
