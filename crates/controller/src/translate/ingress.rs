@@ -51,7 +51,12 @@ struct IngressListeners {
 }
 
 /// Paths of Ingresses that are no canary, by host, path and type of path: a canary is served only beside one of these, and protected as it is.
-type Mains = HashMap<(String, String, String), Rc<MainPath>>;
+#[derive(Default)]
+struct Mains {
+    paths: HashMap<(String, String, String), Rc<MainPath>>,
+    /// The oldest Ingress with a path, closed or not, by host name and the path as it is matched.
+    owners: HashMap<HostName, HashMap<PathMatch, ObjectKey>>,
+}
 
 struct MainPath {
     ingress: ObjectKey,
@@ -109,7 +114,7 @@ impl IngressParts<'_, '_> {
         for ingress in &mut read {
             self.add_names(ingress, &mut hosts);
         }
-        let mut mains = Mains::new();
+        let mut mains = Mains::default();
         read.into_iter().filter_map(|it| self.add(it, &mut hosts, &mut mains)).collect()
     }
 
@@ -245,6 +250,12 @@ impl IngressParts<'_, '_> {
                 })
                 .collect();
             self.add_routes(&at, &names, (age, &routes));
+            for name in &names {
+                let owners = mains.owners.entry(name.hostname.clone()).or_default();
+                for RankedRoute { route, .. } in &*routes {
+                    owners.entry(table_entry(&route.path)).or_insert_with(|| key.clone());
+                }
+            }
             if annotations.is_closed {
                 continue;
             }
@@ -252,7 +263,7 @@ impl IngressParts<'_, '_> {
             for path in paths {
                 let (ingress, annotations) = (key.clone(), annotations.clone());
                 let main = Rc::new(MainPath { ingress, annotations, names: names.clone() });
-                mains.entry((host.clone(), path.path, path.path_type)).or_insert(main);
+                mains.paths.entry((host.clone(), path.path, path.path_type)).or_insert(main);
             }
         }
     }
@@ -269,7 +280,8 @@ impl IngressParts<'_, '_> {
         for (host, paths) in rules(ingress) {
             for path in &paths {
                 let place = (host.to_owned(), path.path.clone(), path.path_type.clone());
-                let main = mains.get(&place).filter(|it| it.ingress.namespace == ingress.metadata.namespace);
+                let main =
+                    mains.paths.get(&place).filter(|it| it.ingress.namespace == ingress.metadata.namespace);
                 let Some(main) = main else {
                     notes.push(format!(
                         "not served: no other Ingress of this namespace serves the host `{host}` with the path `{}`, of which this \
@@ -280,8 +292,26 @@ impl IngressParts<'_, '_> {
                 };
                 let of_main = (&main.ingress, &*main.annotations);
                 let place = PathPlace { host, path, is_pattern: all.with_expressions.contains(host) };
-                let routes = self.routes(ingress, place, of_main, Some(canary), notes).into();
-                self.add_routes(&at, &main.names, (age, &routes));
+                let routes: Arc<[RankedRoute]> =
+                    self.routes(ingress, place, of_main, Some(canary), notes).into();
+                // Routes of a canary come before all others of the path, also before those of an older Ingress that has it.
+                let is_owner = |name: &&IngressName| {
+                    let owners = mains.owners.get(&name.hostname);
+                    routes.iter().all(|it| {
+                        owners.and_then(|owners| owners.get(&table_entry(&it.route.path)))
+                            == Some(&main.ingress)
+                    })
+                };
+                let (owned, others): (Vec<&IngressName>, Vec<&IngressName>) =
+                    main.names.iter().partition(is_owner);
+                for name in others {
+                    notes.push(format!(
+                        "not served for {}: an older Ingress has the path `{}` there",
+                        name.hostname, path.path
+                    ));
+                }
+                let owned: Vec<IngressName> = owned.into_iter().cloned().collect();
+                self.add_routes(&at, &owned, (age, &routes));
             }
         }
     }
@@ -571,6 +601,16 @@ fn route_name(ingress: &ObjectKey, path: &IngressPath) -> String {
 
 fn path_text(path: &IngressPath) -> &str {
     if path.path.is_empty() { "/" } else { &path.path }
+}
+
+/// What a path has in common with others whose routes are tried in one order: prefixes of whole segments are among all of their text.
+fn table_entry(path: &PathMatch) -> PathMatch {
+    match path {
+        PathMatch::Prefix { path, before_patterns, .. } => {
+            PathMatch::Prefix { path: path.clone(), segments: false, before_patterns: *before_patterns }
+        }
+        other => other.clone(),
+    }
 }
 
 /// The paths that get 500 because an expression for them cannot be used: all that begin as it does.

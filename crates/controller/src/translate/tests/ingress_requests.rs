@@ -502,6 +502,62 @@ fn canaries_get_requests_of_their_own_main_ingress_only() {
     }
 }
 
+/// A canary has no requests of an older Ingress that has its path, also of another namespace: neither by an alias, nor by another type of path.
+#[test]
+fn canaries_get_no_requests_of_older_ingresses() {
+    let (a, b) = (("a.test", Tls::Unasked), ("b.test", Tls::Unasked));
+    let far = |text: String| text.replace("metadata: {name: ", "metadata: {namespace: far, name: ");
+    let all = [("canary", "true"), ("canary-weight", "100")];
+    let regex = ("use-regex", "true");
+    let mistake = ("whitelist-source-range", "10.0.0.0/33");
+    let cases: &[(String, String, &[RequestCase<'_>])] = &[
+        (
+            ingress(("own", 2020), &[], a, &[("/", "Prefix", "a")]),
+            ingress(("main", 2021), &[("server-alias", "a.test")], b, &[("/", "Prefix", "b")])
+                + &ingress(("canary", 2022), &all, b, &[("/", "Prefix", "b")]),
+            &[("http://a.test/x", A)],
+        ),
+        (
+            ingress(("own", 2020), &[mistake], a, &[("/", "Prefix", "a")]),
+            ingress(("main", 2021), &[], a, &[("/", "Prefix", "b")])
+                + &ingress(("canary", 2022), &all, a, &[("/", "Prefix", "b")]),
+            &[("http://a.test/x", "500")],
+        ),
+        (
+            ingress(("own", 2020), &[regex], a, &[("/x", "Prefix", "a")]),
+            ingress(("main", 2021), &[], a, &[("/x", "ImplementationSpecific", "b")])
+                + &ingress(("canary", 2022), &all, a, &[("/x", "ImplementationSpecific", "b")]),
+            &[("http://a.test/x", A)],
+        ),
+        (
+            ingress(("own", 2020), &[], a, &[("/x/", "Prefix", "a")]),
+            ingress(("main", 2021), &[], a, &[("/x", "Prefix", "b")])
+                + &ingress(("canary", 2022), &all, a, &[("/x", "Prefix", "b")]),
+            &[("http://a.test/x/y", A)],
+        ),
+        // The same namespace, and a canary that is older than all.
+        (
+            ingress(("own", 2020), &[], a, &[("/x", "Prefix", "a")])
+                + &ingress(("main", 2021), &[], a, &[("/x", "Exact", "b")])
+                + &ingress(("canary", 2019), &all, a, &[("/x", "Exact", "b")]),
+            String::new(),
+            &[("http://a.test/x", B), ("http://a.test/x/y", A)],
+        ),
+    ];
+    for (own, other, requests) in cases {
+        for other in [other.clone(), far(other.clone())] {
+            let translation = served(&(own.clone() + &other));
+            check_responses(&translation, requests, &format!("{own}{other}"));
+            let notes = notes(&translation);
+            assert_eq!(
+                notes.iter().any(|it| it.contains("an older Ingress has the path")),
+                !other.is_empty(),
+                "{notes:?}"
+            );
+        }
+    }
+}
+
 /// cert-manager solves HTTP-01 by an Ingress or an HTTPRoute for a pod of its own, beside the one that needs the certificate: before there is a
 /// certificate, and while it is renewed.
 #[test]
