@@ -194,9 +194,10 @@ impl Annotations {
         (!is_on(value(ingress, "canary"))).then_some(closed)
     }
 
-    /// Whether some clients are refused.
+    /// Whether some requests are refused.
     pub(super) fn protects(&self) -> bool {
-        !self.access.is_empty() || self.basic_auth.is_some() || self.auth_service.is_some()
+        let has_users = self.basic_auth.is_some() || self.auth_service.is_some();
+        has_users || !self.access.is_empty() || self.rate.is_some()
     }
 
     /// Applies what concerns a route.

@@ -397,18 +397,27 @@ impl IngressParts<'_, '_> {
         let key = ingress.metadata.key();
         let PathPlace { host, path, .. } = place;
         let is_needed = annotations.is_closed || annotations.protects();
-        let (matched, is_closed) = match path_match(place) {
-            Ok(matched) => (matched, annotations.is_closed),
+        let refused = |matched: PathMatch, specificity: Specificity| {
+            let route = Route { name: route_name(&key, path), ..Route::new(matched, refusal()) };
+            vec![RankedRoute { specificity, route }]
+        };
+        let matched = match path_match(place) {
+            Ok(matched) => matched,
             Err(why) => {
                 notes.push(why);
                 // Without protection, other paths may have its requests.
-                let Some(closed) = closed_path(place).filter(|_| is_needed) else { return Vec::new() };
-                (closed, true)
+                return match closed_path(place).filter(|_| is_needed) {
+                    Some(closed) => {
+                        let rank = Specificity::of_ingress(&closed, 0);
+                        refused(closed, rank.max(Specificity::of_unusable(path_text(path))))
+                    }
+                    None => Vec::new(),
+                };
             }
         };
-        if is_closed {
-            let route = Route { name: route_name(&key, path), ..Route::new(matched, refusal()) };
-            return vec![RankedRoute { specificity: Specificity::of_ingress(&route.path, 0), route }];
+        if annotations.is_closed {
+            let rank = Specificity::of_ingress(&matched, 0);
+            return refused(matched, rank);
         }
         let auth = annotations.auth_service.as_ref().map(|it| self.forward_auth(it, main, host)).transpose();
         let backend =
@@ -613,10 +622,15 @@ fn table_entry(path: &PathMatch) -> PathMatch {
     }
 }
 
-/// The paths that get 500 because an expression for them cannot be used: all that begin as it does.
+/// The paths that get 500 because an expression for them, or their type, cannot be used: all that begin as it does. None, if no request has
+/// such a path.
 fn closed_path(PathPlace { path, is_pattern, .. }: PathPlace<'_>) -> Option<PathMatch> {
-    let pattern = format!("^{}", literal_start(&path.path));
-    is_pattern.then_some(PathMatch::Regex { pattern, ignore_case: true })
+    if is_pattern {
+        let pattern = format!("^{}", literal_start(&path.path));
+        return Some(PathMatch::Regex { pattern, ignore_case: true });
+    }
+    let path = checked_path(path_text(path)).ok()?;
+    Some(PathMatch::Prefix { path, segments: false, before_patterns: false })
 }
 
 fn path_match(PathPlace { path, is_pattern, .. }: PathPlace<'_>) -> Result<PathMatch, String> {

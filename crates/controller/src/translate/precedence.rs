@@ -28,6 +28,11 @@ impl Specificity {
     pub(super) fn of_ingress(path: &PathMatch, rank: usize) -> Specificity {
         Specificity { pattern_bytes: pattern_bytes(path), has_method: false, headers: rank, arguments: 0 }
     }
+
+    /// That of an Ingress whose expression, of this text, cannot be used: it is tried when the expression would be.
+    pub(super) fn of_unusable(text: &str) -> Specificity {
+        Specificity { pattern_bytes: 1 + text.len(), has_method: false, headers: 0, arguments: 0 }
+    }
 }
 
 impl RequestMatch {

@@ -558,6 +558,33 @@ fn canaries_get_no_requests_of_older_ingresses() {
     }
 }
 
+/// What a protected Ingress, or a closed one, cannot match gets 500, beside paths and expressions of an open one.
+#[test]
+fn paths_that_cannot_be_used_are_closed_before_others() {
+    let plain = ("a.test", Tls::Unasked);
+    let regex = ("use-regex", "true");
+    let protection = ("whitelist-source-range", "10.0.0.0/8");
+    let mistake = ("whitelist-source-range", "10.0.0.0/33");
+    for annotation in [protection, mistake, ("limit-rps", "5")] {
+        for (path, kind, regexes, open, request, expected) in [
+            // The fallback of the expression is shorter than the open one.
+            ("/admin/[a-z]+(?<=x)/x", "Prefix", &[regex][..], "/admin/[a-z]+", "/admin/a/x", "500"),
+            ("/admin/[a-z]+(?<=x)", "Prefix", &[regex], "/admin/[a-z]+/[a-z0-9]*x", "/admin/a/x", A),
+            ("/admin/(", "Prefix", &[regex], "/adm", "/ADMIN/x", "500"),
+            // A type of path that no version of the API has.
+            ("/admin", "Odd", &[], "/", "/admin/x", "500"),
+            ("/admin", "Odd", &[], "/", "/x", A),
+            ("/admin/", "Odd", &[], "/", "/admin/x", "500"),
+        ] {
+            let protected = [&[annotation], regexes].concat();
+            let text = ingress(("protected", 2021), &protected, plain, &[(path, kind, "b")])
+                + &ingress(("open", 2020), regexes, plain, &[(open, "Prefix", "a")]);
+            let response = served(&text).response(&format!("http://a.test{request}"));
+            assert_eq!(response, expected, "{path} {kind} {annotation:?}");
+        }
+    }
+}
+
 /// cert-manager solves HTTP-01 by an Ingress or an HTTPRoute for a pod of its own, beside the one that needs the certificate: before there is a
 /// certificate, and while it is renewed.
 #[test]
