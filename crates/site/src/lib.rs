@@ -160,6 +160,14 @@ pub fn check(plan: &Plan) -> Result<(), Fault> {
     compiled::Compiled::new(plan).map(drop)
 }
 
+/// Checks the rules of CORS of one route.
+///
+/// # Errors
+/// An origin or a name is invalid, or credentials are for every origin.
+pub fn check_cors(cors: &plan::Cors) -> Result<(), String> {
+    cors::CompiledCors::new(cors, Place::Plan).map(drop).map_err(|fault| fault.reason)
+}
+
 /// A plan that is right.
 #[derive(Debug, Clone)]
 pub struct RightPlan(Arc<compiled::Compiled>);

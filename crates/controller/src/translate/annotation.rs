@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flatout_site::plan::{
-    Access, BasicAuth, Limited, Net, Origins, Peers, Rate, RateUse, Route, Template, User, Verdict,
+    Access, BasicAuth, Cors, Limited, Net, Origins, Peers, Rate, RateUse, Route, Template, User, Verdict,
 };
 
 use super::auth_service::AuthService;
@@ -58,7 +58,7 @@ pub(super) struct Annotations {
     body_bytes_max: Option<u64>,
     access: Vec<Access>,
     basic_auth: Option<BasicAuth>,
-    cors: Option<CorsFilter>,
+    cors: Option<Cors>,
 }
 
 /// Requests for the new version of an application.
@@ -183,7 +183,7 @@ impl Annotations {
             rate.burst = rate.requests.saturating_mul(burst);
         }
         found.canary = is_canary.then_some(canary);
-        found.cors = has_cors.then_some(cors);
+        found.cors = has_cors.then(|| checked_cors(&cors)).transpose()?;
         Ok(found)
     }
 
@@ -206,11 +206,7 @@ impl Annotations {
         rules.body.bytes_max = self.body_bytes_max;
         rules.access.clone_from(&self.access);
         rules.basic_auth.clone_from(&self.basic_auth);
-        rules.cors = self.cors.as_ref().map(filter::cors);
-        if let Some(cors) = rules.cors.as_mut().filter(|cors| cors.origins == Origins::Echoed) {
-            // Credentials are allowed by default here: that nobody has set them must not open the site to any page.
-            (cors.origins, cors.credentials) = (Origins::Any, false);
-        }
+        rules.cors.clone_from(&self.cors);
     }
 }
 
@@ -312,6 +308,17 @@ fn allowed(value: &str) -> Result<Vec<Access>, String> {
     let nets: Vec<Net> = list(value).iter().map(net).collect::<Result<_, _>>()?;
     let allow = nets.into_iter().map(|net| Access { verdict: Verdict::Allow, peers: Peers::Net(net) });
     Ok(allow.chain([Access { verdict: Verdict::Deny, peers: Peers::All }]).collect())
+}
+
+/// The rules of CORS, with origins and names that responses can have.
+fn checked_cors(filter: &CorsFilter) -> Result<Cors, String> {
+    let mut cors = filter::cors(filter);
+    if cors.origins == Origins::Echoed {
+        // Credentials are allowed by default here: that nobody has set them must not open the site to any page.
+        (cors.origins, cors.credentials) = (Origins::Any, false);
+    }
+    flatout_site::check_cors(&cors).map_err(|why| format!("annotation enable-cors: {why}"))?;
+    Ok(cors)
 }
 
 /// Users from a Secret: a file of htpasswd with the key `auth`, or a key for each user.

@@ -7,6 +7,7 @@ use flatout_site::plan::{
     Then, Variable, When,
 };
 
+use super::annotation::is_token;
 use super::hostname::HostName;
 use crate::kinds::route::{
     CorsFilter, Fraction, HeaderModifier, HttpFilter, PathModifier, RequestMirror, RequestRedirect,
@@ -58,7 +59,11 @@ pub(super) fn apply(
             "RequestMirror" => {
                 mirrored_share(filter.request_mirror.as_ref().ok_or_else(lacks)?)?;
             }
-            "CORS" => route.rules.cors = Some(cors(filter.cors.as_ref().ok_or_else(lacks)?)),
+            "CORS" => {
+                let cors = cors(filter.cors.as_ref().ok_or_else(lacks)?);
+                flatout_site::check_cors(&cors)?;
+                route.rules.cors = Some(cors);
+            }
             other => {
                 return Err(format!(
                     "a filter of the type {other} is not supported; there are RequestHeaderModifier, ResponseHeaderModifier, \
@@ -93,6 +98,10 @@ fn fields(modifier: &HeaderModifier) -> Result<Vec<FieldRule>, String> {
     let mut values = modifier.set.iter().chain(&modifier.add);
     if let Some(it) = values.find(|it| it.value.chars().any(|letter| letter.is_control() && letter != '\t')) {
         return Err(format!("the value {:?} of the field {} has control characters", it.value, it.name));
+    }
+    let names = modifier.set.iter().chain(&modifier.add).map(|it| &it.name).chain(&modifier.remove);
+    if let Some(name) = names.into_iter().find(|name| !is_token(name)) {
+        return Err(format!("got the field name {name:?}, need one as of RFC 9110"));
     }
     let rule = |name: &str, change| FieldRule { change, name: name.to_owned(), when: When::Always };
     let set = modifier.set.iter().map(|it| rule(&it.name, FieldChange::Set(Template::text(&it.value))));

@@ -11,17 +11,18 @@ use flatout_engine::{Address, Listen};
 use flatout_proxy::Upstream;
 use flatout_server::SiteListen;
 use flatout_site::plan::{
-    self as site_plan, Action, Host, PassthroughShare, PathMatch, Rate, Route, SharedSite, Site,
+    self as site_plan, Action, Host, PassthroughShare, PathMatch, Rate, Route, Rules, SharedSite, Site,
     SiteListener, Template, TlsPassthrough,
 };
 use flatout_site::{Place, ROUTES_MAX, RightPlan, check_after};
 use flatout_tls::Profile;
 
 use super::Translation;
-use super::conflict::Shadowed;
+use super::conflict::{Shadowed, object_of};
 use super::gateway::GatewayState;
 use super::hostname::HostName;
 use super::listener::TlsEnding;
+use super::precedence::literal_start;
 use super::rule::{RankedRoute, closed, refusal};
 
 /// The sites of a plan, while it is made.
@@ -320,29 +321,70 @@ fn ordered(routes: &[(usize, Arc<[RankedRoute]>)], removed: &mut Vec<(String, St
     all.into_iter().map(|(_, it)| it.route.clone()).collect()
 }
 
+/// Faults of one object, and of all objects, that close only the routes with the same rules. Each is a check of the plan; behind them, a fault
+/// closes all routes of its object.
+const OBJECT_FAULTS_MAX: usize = 8;
+const PLAN_FAULTS_MAX: usize = 64;
+
 /// Removes the routes that the site layer refuses although the translation accepted them: a route must not stop all others. Requests of
-/// an Ingress get 500 instead: a shorter path must not get them.
+/// an Ingress get 500 instead: a shorter path must not get them. Routes of the same object with the same rules have the same fault.
 /// Returns their names, and why, and the plan as it was checked.
 fn remove_faulty(
     plan: &mut site_plan::Plan,
     former: Option<&RightPlan>,
 ) -> (Vec<(String, String)>, Option<RightPlan>) {
     let mut all = Vec::new();
-    loop {
+    let mut faults: HashMap<String, usize> = HashMap::new();
+    for round in 0.. {
         let fault = match check_after(plan, former) {
             Ok(right) => return (all, Some(right)),
             Err(fault) => fault,
         };
-        match fault.place {
-            Place::Route(site, route) if plan.sites.get(site).is_some_and(|it| route < it.routes.len()) => {
-                let faulty = plan.sites[site].routes.remove(route);
-                if faulty.name.starts_with("Ingress/") && faulty.action != refusal() {
-                    plan.sites[site].routes.insert(route, closed(&faulty));
-                }
-                all.push((faulty.name, fault.reason));
+        let Place::Route(at, number) = fault.place else { break };
+        // Who made the plan checks it again, and keeps the one before.
+        let Some(faulty) = plan.sites.get(at).and_then(|site| site.routes.get(number)).cloned() else {
+            break;
+        };
+        let object = object_of(&faulty.name).unwrap_or(&faulty.name).to_owned();
+        let count = faults.entry(object.clone()).or_default();
+        *count += 1;
+        let is_all = *count > OBJECT_FAULTS_MAX || round >= PLAN_FAULTS_MAX;
+        let is_alike = |it: &Route| {
+            let is_of_object = object_of(&it.name).unwrap_or(&it.name) == object;
+            is_of_object && it.action != refusal() && (is_all || it.rules == faulty.rules)
+        };
+        for (other, site) in plan.sites.iter_mut().enumerate() {
+            // Sites without such routes stay shared with other plans.
+            if other != at && !site.routes.iter().any(is_alike) {
+                continue;
             }
-            // Who made the plan checks it again, and keeps the one before.
-            _ => return (all, None),
+            let routes = std::mem::take(&mut site.routes);
+            site.routes = routes
+                .into_iter()
+                .enumerate()
+                .filter_map(|(own, route)| {
+                    if (other, own) != (at, number) && !is_alike(&route) {
+                        return Some(route);
+                    }
+                    all.push((route.name.clone(), fault.reason.clone()));
+                    instead_of(route)
+                })
+                .collect();
         }
     }
+    (all, None)
+}
+
+/// What a route that the site layer refuses is replaced by: one of an Ingress refuses its requests, and if that cannot be, all that begin as
+/// they do.
+fn instead_of(route: Route) -> Option<Route> {
+    if !route.name.starts_with("Ingress/") {
+        return None;
+    }
+    if route.action != refusal() || route.rules != Rules::default() {
+        return Some(closed(&route));
+    }
+    let PathMatch::Regex { pattern, .. } = &route.path else { return None };
+    let start = PathMatch::Regex { pattern: format!("^{}", literal_start(pattern)), ignore_case: true };
+    (start != route.path).then(|| Route { path: start, when: Vec::new(), ..route })
 }

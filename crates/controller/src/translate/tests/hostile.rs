@@ -213,6 +213,38 @@ fn absurd_annotations_are_served_or_closed() {
     }
 }
 
+/// Mistakes that only the site layer finds: one object with many of them does not take a check of the plan for each.
+#[test]
+fn many_mistakes_of_one_object_are_found_in_a_few_steps() {
+    let path = |at: usize| {
+        format!(
+            "{{path: /p{at}, pathType: Prefix, backend: {{service: {{name: a, port: {{number: 8080}}}}}}}}"
+        )
+    };
+    let paths: Vec<String> = (0..4000).map(path).collect();
+    let ingress = |annotations: &[(&str, &str)]| {
+        format!(
+            "{CLASS}---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: i, annotations: {{{}}}}}\nspec:\n  \
+             ingressClassName: flatout\n  rules: [{{host: bad.test, http: {{paths: [{}]}}}}]\n---\napiVersion: v1\nkind: Secret\n\
+             metadata: {{name: odd}}\nstringData: {{auth: 'me:plain text'}}\n",
+            annotated(annotations),
+            paths.join(", ")
+        )
+    };
+    for annotations in [
+        &[("enable-cors", "true"), ("cors-allow-origin", "not an origin")][..],
+        &[("auth-type", "basic"), ("auth-secret", "odd")],
+    ] {
+        let begin = std::time::Instant::now();
+        let translation = beside_good(&ingress(annotations));
+        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "{:?}", begin.elapsed());
+        for request in ["http://bad.test/p0", "http://bad.test/p3999/x"] {
+            assert_eq!(translation.response(request), "500", "{annotations:?}");
+        }
+        assert!(notes(&translation).iter().any(|it| it.contains("not served")), "{annotations:?}");
+    }
+}
+
 /// Sizes far above what an API server lets through: the objects beside them are served.
 #[test]
 fn absurd_sizes_leave_the_others() {
