@@ -8,7 +8,7 @@
 //! request for each key that it evicts.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Delayed requests of one rate in the whole server; beyond that requests are refused. Each keeps its head and its
@@ -18,15 +18,22 @@ const WAITING_MAX: u32 = 8192;
 /// Keys in one set.
 const SET_KEYS: usize = 8;
 
+/// Sets that are allocated together, at their first key: a rate without requests has nearly no memory.
+const CHUNK_SETS: usize = 64;
+
 /// The keys of one rate, shared by all workers. A lookup takes a lock for some nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Buckets {
-    sets: Box<[Mutex<[Bucket; SET_KEYS]>]>,
+    chunks: Box<[OnceLock<Box<[KeySet]>>]>,
+    sets: usize,
     /// The time of one request at an even rate.
     step_ns: u64,
     /// Requests delayed to an even rate.
     waiting: AtomicU32,
 }
+
+/// The buckets of the keys with some hashes.
+type KeySet = Mutex<[Bucket; SET_KEYS]>;
 
 /// A request delayed to an even rate.
 #[derive(Debug)]
@@ -92,7 +99,8 @@ impl Buckets {
         let sets = keys_max.div_ceil(SET_KEYS).max(1);
         let window_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
         Buckets {
-            sets: (0..sets).map(|_| Mutex::default()).collect(),
+            chunks: (0..sets.div_ceil(CHUNK_SETS)).map(|_| OnceLock::new()).collect(),
+            sets,
             step_ns: (window_ns / u64::from(requests.max(1))).max(1),
             waiting: AtomicU32::new(0),
         }
@@ -101,8 +109,10 @@ impl Buckets {
     /// Takes one request from a key's bucket, if one is left.
     pub(crate) fn take(&self, key: u64, burst: u32, now_ns: u64) -> Admission {
         // The low bits identify the key within its set, too: the whole key is compared.
-        let at = ((u128::from(key) * self.sets.len() as u128) >> 64) as usize;
-        let set = &self.sets[at];
+        let at = ((u128::from(key) * self.sets as u128) >> 64) as usize;
+        let chunk = self.chunks[at / CHUNK_SETS]
+            .get_or_init(|| (0..CHUNK_SETS.min(self.sets)).map(|_| Mutex::default()).collect());
+        let set = &chunk[at % CHUNK_SETS];
         // Each change under the lock is a single step, so a panic leaves the data consistent.
         let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
         let known = set.iter().position(|bucket| bucket.key == key && bucket.full_at_ns > 0);
@@ -218,7 +228,7 @@ mod tests {
     #[test]
     fn a_flood_of_keys_takes_no_memory_and_forgets_the_fullest_buckets() {
         let buckets = Buckets::new(1, Duration::from_secs(60), SET_KEYS);
-        assert_eq!(buckets.sets.len(), 1);
+        assert_eq!((buckets.sets, buckets.chunks.len()), (1, 1));
         // One key far over its rate, and many that send one request.
         for _ in 0..=5 {
             buckets.take(u64::MAX, 5, 1);
@@ -227,6 +237,19 @@ mod tests {
             assert!(buckets.take(key, 5, 2).is_allowed);
         }
         assert!(!buckets.take(u64::MAX, 5, 3).is_allowed);
+    }
+
+    #[test]
+    fn sets_are_allocated_at_their_first_key() {
+        let buckets = Buckets::new(1, Duration::from_secs(1), 100_000);
+        let allocated =
+            || buckets.chunks.iter().filter_map(OnceLock::get).map(|chunk| chunk.len()).sum::<usize>();
+        assert!(buckets.chunks.len() < 200);
+        assert_eq!(allocated(), 0);
+        for key in [0, 1, u64::MAX / 2, u64::MAX] {
+            assert!(buckets.take(key, 0, 1).is_allowed && !buckets.take(key, 0, 1).is_allowed);
+        }
+        assert_eq!(allocated(), 3 * CHUNK_SETS);
     }
 
     #[test]

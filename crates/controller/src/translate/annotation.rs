@@ -1,6 +1,6 @@
 //! The annotations of ingress-nginx.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use base64::Engine;
@@ -13,6 +13,7 @@ use super::auth_service::AuthService;
 use super::backend::UpstreamOptions;
 use super::filter;
 use super::precedence::quoted;
+use super::route_policy::{CLIENTS_MAX, add_rate};
 use crate::kinds::ObjectKey;
 use crate::kinds::ingress::Ingress;
 use crate::kinds::route::CorsFilter;
@@ -23,9 +24,6 @@ const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 
 /// Requests above the rate that are accepted at once, as a multiple of it: the default of ingress-nginx.
 pub(crate) const BURST_MULTIPLIER: u32 = 5;
-
-/// Clients that a rate is counted for.
-const RATE_KEYS_MAX: usize = 100_000;
 
 /// Annotations that protect something, and that are not supported: without them, the Ingress would be open.
 const REFUSED: &[(&str, &str)] = &[
@@ -76,6 +74,18 @@ pub(super) struct IngressRate {
     requests: u32,
     window: Duration,
     burst: u32,
+}
+
+/// The rates of a plan, and those that Ingresses have in it.
+pub(super) struct IngressRates<'p> {
+    all: &'p mut Vec<Rate>,
+    known: HashMap<ObjectKey, usize>,
+}
+
+impl<'p> IngressRates<'p> {
+    pub(super) fn behind(all: &'p mut Vec<Rate>) -> IngressRates<'p> {
+        IngressRates { all, known: HashMap::new() }
+    }
 }
 
 impl Annotations {
@@ -238,15 +248,26 @@ impl Canary {
 
 impl IngressRate {
     /// How a route uses it, in a plan that has it: each Ingress counts for itself.
-    pub(super) fn in_plan(&self, ingress: &ObjectKey, rates: &mut Vec<Rate>) -> RateUse {
-        let name = ingress.to_string();
-        let at = rates.iter().position(|rate| rate.name == name).unwrap_or_else(|| {
-            let (requests, window) = (self.requests, self.window);
-            let key = Limited::Client { ipv6_bits: 64 };
-            rates.push(Rate { name, key, requests, window, keys_max: RATE_KEYS_MAX });
-            rates.len() - 1
-        });
-        RateUse { rate: at, burst: self.burst, delay: None, status: 503, fields: false, is_dry_run: false }
+    ///
+    /// # Errors
+    /// The plan has too many rates.
+    pub(super) fn in_plan(
+        &self,
+        ingress: &ObjectKey,
+        rates: &mut IngressRates<'_>,
+    ) -> Result<RateUse, String> {
+        let rate = match rates.known.get(ingress) {
+            Some(at) => *at,
+            None => {
+                let (requests, window) = (self.requests, self.window);
+                let key = Limited::Client { ipv6_bits: 64 };
+                let rate = Rate { name: ingress.to_string(), key, requests, window, keys_max: CLIENTS_MAX };
+                let at = add_rate(rates.all, rate)?;
+                rates.known.insert(ingress.clone(), at);
+                at
+            }
+        };
+        Ok(RateUse { rate, burst: self.burst, delay: None, status: 503, fields: false, is_dry_run: false })
     }
 }
 

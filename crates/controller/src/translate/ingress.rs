@@ -8,12 +8,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use flatout_site::Regex;
-use flatout_site::plan::{Action, ForwardAuth, PathMatch, Rate, Rewrite, RewriteFrom, Route, Template, Then};
+use flatout_site::plan::{Action, ForwardAuth, PathMatch, Rewrite, RewriteFrom, Route, Template, Then};
 use flatout_tls::Profile;
 use serde_json::json;
 
 use super::Settings;
-use super::annotation::{Annotations, Canary, makes_expressions};
+use super::annotation::{Annotations, Canary, IngressRates, makes_expressions};
 use super::auth_service::{AuthPlace, AuthService};
 use super::backend::{UpstreamOptions, Upstreams};
 use super::certificate::Files;
@@ -41,7 +41,7 @@ pub(super) struct IngressParts<'p, 'o> {
     pub(super) upstreams: &'p mut Upstreams<'o>,
     pub(super) sites: &'p mut Sites,
     pub(super) files: &'p mut Files,
-    pub(super) rates: &'p mut Vec<Rate>,
+    pub(super) rates: IngressRates<'p>,
 }
 
 /// Where Ingresses are served.
@@ -433,7 +433,17 @@ impl IngressParts<'_, '_> {
         annotations.apply(&mut route);
         route.rules.forward_auth = auth;
         if let Some(rate) = &annotations.rate {
-            route.rules.rates.push(rate.in_plan(main, self.rates));
+            match rate.in_plan(main, &mut self.rates) {
+                Ok(rate) => route.rules.rates.push(rate),
+                Err(why) => {
+                    let note = format!("not served: {why}");
+                    if !notes.contains(&note) {
+                        notes.push(note);
+                    }
+                    let rank = Specificity::of_ingress(&route.path, 0);
+                    return refused(route.path, rank);
+                }
+            }
         }
         if let (Some(target), Action::Proxy(_)) = (&annotations.rewrite, &route.action) {
             let pattern = format!("(?i)^{}", path.path);

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use flatout_proxy::Upstream;
 
+use super::annotation::IngressRates;
 use super::any_route::all_routes;
 use super::backend::{FormerUpstreams, UpstreamBackend, Upstreams};
 use super::certificate::Files;
@@ -191,7 +192,7 @@ impl Round<'_> {
             upstreams: &mut upstreams,
             sites: &mut sites,
             files: &mut files,
-            rates: &mut rates,
+            rates: IngressRates::behind(&mut rates),
         };
         statuses.extend({ ingresses }.add_all());
         sites.add_health(settings.health);

@@ -20,8 +20,11 @@ use crate::kinds::policy::PolicyTarget;
 use crate::kinds::{GATEWAY_GROUP, Metadata, ObjectKey, oldest_first};
 use crate::objects::{Objects, find_kind};
 
-/// Clients whose requests are counted, at most.
-const CLIENTS_MAX: usize = 100_000;
+/// Clients whose requests a rate counts, at most: 1.7 MB, of which only the parts with clients are allocated.
+pub(super) const CLIENTS_MAX: usize = 100_000;
+
+/// Rates of all objects. Routes of objects beyond it get 500.
+pub(super) const RATES_MAX: usize = 4096;
 
 /// IPv6 addresses are cut to this prefix: a client usually has a /64.
 const CLIENT_IPV6_BITS: u8 = 64;
@@ -221,14 +224,14 @@ fn limits_of(policy: &ObjectKey, spec: &LimitSpec, rates: &mut Vec<Rate>) -> Res
         if requests.count == 0 {
             return Err("got 0 requests, need at least 1".to_owned());
         }
-        rates.push(Rate {
+        let rate = Rate {
             name: format!("LimitPolicy/{policy}"),
             key: Limited::Client { ipv6_bits: CLIENT_IPV6_BITS },
             requests: requests.count,
             window: window.unwrap_or(Duration::from_secs(1)),
             keys_max: CLIENTS_MAX,
-        });
-        let rate = rates.len() - 1;
+        };
+        let rate = add_rate(rates, rate)?;
         limits.rate = Some(RateUse {
             rate,
             burst: requests.burst,
@@ -239,6 +242,18 @@ fn limits_of(policy: &ObjectKey, spec: &LimitSpec, rates: &mut Vec<Rate>) -> Res
         });
     }
     Ok(limits)
+}
+
+/// Adds a rate to those of a plan. Returns its index.
+///
+/// # Errors
+/// There are too many.
+pub(super) fn add_rate(rates: &mut Vec<Rate>, rate: Rate) -> Result<usize, String> {
+    if rates.len() >= RATES_MAX {
+        return Err(format!("older objects have {RATES_MAX} rates already, the largest number"));
+    }
+    rates.push(rate);
+    Ok(rates.len() - 1)
 }
 
 /// What distinguishes the responses of a route of a site.

@@ -1,5 +1,6 @@
 //! The guards of a route, checked and prepared.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use flatout_expression::Regex;
@@ -146,6 +147,10 @@ impl SharedLimits {
 
     /// Limits that `former` has with the same settings are kept.
     pub(super) fn after(plan: &Plan, former: Option<&SharedLimits>) -> Result<SharedLimits, Fault> {
+        let mut former_rates: HashMap<&str, Vec<&(plan::Rate, Arc<Buckets>)>> = HashMap::new();
+        for known in former.into_iter().flat_map(|former| &former.buckets) {
+            former_rates.entry(&known.0.name).or_default().push(known);
+        }
         let buckets = plan.rates.iter().enumerate().map(|(at, rate)| {
             let place = Place::Rate(at);
             if rate.requests == 0 || rate.window.is_zero() || rate.keys_max == 0 {
@@ -162,7 +167,8 @@ impl SharedLimits {
                     rate.name
                 )));
             }
-            let known = former.and_then(|former| former.buckets.iter().find(|(known, _)| known == rate));
+            let named = former_rates.get(rate.name.as_str()).into_iter().flatten();
+            let known = named.copied().find(|(known, _)| known == rate);
             let made = || Arc::new(Buckets::new(rate.requests, rate.window, rate.keys_max));
             Ok((rate.clone(), known.map_or_else(made, |(_, buckets)| buckets.clone())))
         });

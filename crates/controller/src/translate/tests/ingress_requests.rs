@@ -585,6 +585,35 @@ fn paths_that_cannot_be_used_are_closed_before_others() {
     }
 }
 
+/// The requests of objects beyond the largest number of rates get 500.
+#[test]
+fn rates_of_all_objects_are_limited() {
+    use super::super::route_policy::RATES_MAX;
+    let policy = |at: usize| {
+        format!(
+            "---\napiVersion: flatout.dev/v1alpha1\nkind: LimitPolicy\nmetadata: {{name: p{at}}}\n\
+             spec: {{targetRefs: [{{group: gateway.networking.k8s.io, kind: HTTPRoute, name: r{at}}}], requests: {{count: 1}}}}\n"
+        )
+    };
+    let policies: String = (0..RATES_MAX - 1).map(policy).collect();
+    let limited = |name: &str, year: u16, host: &str| {
+        let paths = [("/x", "Prefix", "a"), ("/y", "Prefix", "a")];
+        ingress((name, year), &[("limit-rps", "5")], (host, Tls::Unasked), &paths)
+    };
+    let text = policies + &limited("first", 2020, "a.test") + &limited("second", 2021, "b.test");
+    let translation = served(&text);
+    assert_eq!(translation.sites.rates.len(), RATES_MAX);
+    let cases = [
+        ("http://a.test/x", A),
+        ("http://a.test/y", A),
+        ("http://b.test/x", "500"),
+        ("http://b.test/y", "500"),
+    ];
+    check_responses(&translation, &cases, "rates");
+    let noted = notes(&translation).iter().filter(|it| it.contains("the largest number")).count();
+    assert_eq!(noted, 1);
+}
+
 /// cert-manager solves HTTP-01 by an Ingress or an HTTPRoute for a pod of its own, beside the one that needs the certificate: before there is a
 /// certificate, and while it is renewed.
 #[test]
