@@ -93,6 +93,23 @@ impl Metadata {
     }
 }
 
+/// The places of objects of several kinds among all of them: see [`Metadata::age`].
+pub(crate) struct Ages<'o>(Vec<(&'o str, &'o str, &'o str)>);
+
+impl<'o> Ages<'o> {
+    /// Those of objects in any order.
+    pub(crate) fn of(objects: impl Iterator<Item = &'o Metadata>) -> Ages<'o> {
+        let mut ages: Vec<_> = objects.map(Metadata::age).collect();
+        ages.sort_unstable();
+        Ages(ages)
+    }
+
+    /// The place of one of the objects, the oldest first.
+    pub(crate) fn place(&self, object: &Metadata) -> usize {
+        self.0.partition_point(|age| *age < object.age())
+    }
+}
+
 /// The order in which conflicting objects win: see [`Metadata::age`].
 pub(crate) fn oldest_first<T>(
     objects: impl Iterator<Item = T>,

@@ -27,7 +27,7 @@ use super::site::Sites;
 use crate::condition::StatusUpdate;
 use crate::kinds::gateway::ObjectRef;
 use crate::kinds::ingress::{Ingress, IngressBackend, IngressPath};
-use crate::kinds::{ObjectKey, oldest_first};
+use crate::kinds::{Ages, ObjectKey, oldest_first};
 use crate::objects::{Objects, find_kind};
 
 /// The ports of Ingresses.
@@ -41,6 +41,7 @@ pub(super) struct IngressParts<'p, 'o> {
     pub(super) upstreams: &'p mut Upstreams<'o>,
     pub(super) sites: &'p mut Sites,
     pub(super) files: &'p mut Files,
+    pub(super) ages: &'p Ages<'o>,
     pub(super) rates: IngressRates<'p>,
 }
 
@@ -101,8 +102,8 @@ impl IngressParts<'_, '_> {
         let ours = self.objects.ingresses.values().filter(|it| self.is_ours(it));
         let mut read: Vec<ReadIngress<'_>> = oldest_first(ours, |it| &it.metadata)
             .into_iter()
-            .enumerate()
-            .map(|(age, ingress)| {
+            .map(|ingress| {
+                let age = self.ages.place(&ingress.metadata);
                 let mut notes = Vec::new();
                 let annotations = Annotations::parse(ingress, self.objects, &mut notes).map(Rc::new);
                 ReadIngress { ingress, age, annotations, notes, hosts: Vec::new() }
@@ -560,7 +561,7 @@ impl IngressParts<'_, '_> {
 /// An Ingress of this controller.
 struct ReadIngress<'o> {
     ingress: &'o Ingress,
-    /// Its place among all, the oldest first.
+    /// Its place among all routes and Ingresses, the oldest first.
     age: usize,
     annotations: Result<Rc<Annotations>, String>,
     notes: Vec<String>,

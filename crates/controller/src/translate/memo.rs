@@ -27,7 +27,7 @@ use super::site::{FinishedSites, FormerSites, Sites};
 use super::surroundings::Surroundings;
 use super::{Settings, Translation, class_statuses, gateway};
 use crate::condition::StatusUpdate;
-use crate::kinds::ObjectKey;
+use crate::kinds::{Ages, ObjectKey};
 use crate::objects::{ObjectChanges, Objects};
 
 /// Translates the objects of one store after each change.
@@ -171,8 +171,12 @@ impl Round<'_> {
             refused,
         };
         let mut made = Records::new();
-        for (age, route) in all_routes(objects).iter().enumerate() {
+        let routes = all_routes(objects);
+        let of_routes = routes.iter().map(|route| route.head().metadata);
+        let ages = Ages::of(of_routes.chain(objects.ingresses.values().map(|it| &it.metadata)));
+        for route in &routes {
             let head = route.head();
+            let age = ages.place(head.metadata);
             let place = (head.kind, head.metadata.key());
             let known = records.filter(|_| !changed.routes.contains(&place)).and_then(|it| it.get(&place));
             let record = match known.filter(|it| !it.leads_to(&changed.definitions)) {
@@ -192,6 +196,7 @@ impl Round<'_> {
             upstreams: &mut upstreams,
             sites: &mut sites,
             files: &mut files,
+            ages: &ages,
             rates: IngressRates::behind(&mut rates),
         };
         statuses.extend({ ingresses }.add_all());

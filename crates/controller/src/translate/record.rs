@@ -122,7 +122,7 @@ impl Parts<'_, '_> {
         }
     }
 
-    /// Adds what a record has to sites and listeners. Its upstreams are there. `age` is the place of its route among all.
+    /// Adds what a record has to sites and listeners. Its upstreams are there. `age` is the place of its route among all routes and Ingresses.
     pub(super) fn place(
         &mut self,
         record: &RouteRecord,

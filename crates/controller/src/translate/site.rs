@@ -3,7 +3,7 @@
 //! A listener with a more specific host name has its names for itself: routes of another listener do not serve them.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ struct ListenerSite {
 
 #[derive(Default)]
 struct SiteDraft {
-    /// Those of one object, with its place among objects of its kind: the oldest first.
+    /// Those of one object, with its place among all routes and Ingresses: the oldest first.
     routes: Vec<(usize, Arc<[RankedRoute]>)>,
     /// Where its connections with TLS go, if they do not end here.
     passthrough: Option<TlsPassthrough>,
@@ -310,15 +310,62 @@ pub(crate) fn number(sites: &mut [SharedSite], listens: &[Vec<SiteListen>]) {
 fn ordered(routes: &[(usize, Arc<[RankedRoute]>)], removed: &mut Vec<(String, String)>) -> Vec<Route> {
     let mut all: Vec<(usize, &RankedRoute)> =
         routes.iter().flat_map(|(age, routes)| routes.iter().map(|it| (*age, it))).collect();
+    let mut shut = HashSet::new();
     if all.len() > ROUTES_MAX {
-        all.sort_by_key(|(age, _)| *age);
-        let newest = all.split_off(ROUTES_MAX);
-        let why = format!("its host name has more than {ROUTES_MAX} routes");
-        removed.extend(newest.iter().map(|(_, it)| (it.route.name.clone(), why.clone())));
+        shut = remove_newest(&mut all, removed);
     }
     // Stable: matches of one rule, and shares of one match, keep their order.
     all.sort_by_key(|(age, it)| (Reverse(it.specificity), *age));
-    all.into_iter().map(|(_, it)| it.route.clone()).collect()
+    let is_shut = |route: &Route| is_of_ingress(route) && shut.contains(namespace_of(&route.name));
+    all.into_iter()
+        .map(|(_, it)| if is_shut(&it.route) { closed(&it.route) } else { it.route.clone() })
+        .collect()
+}
+
+/// Removes the routes of the newest objects. Those of Ingresses that refuse some requests stay instead of others of their namespace: a shorter
+/// path, which may lead to the same application, must not get their requests. Returns the namespaces for which that is not enough: their other
+/// Ingresses are closed.
+fn remove_newest<'r>(
+    all: &mut Vec<(usize, &'r RankedRoute)>,
+    removed: &mut Vec<(String, String)>,
+) -> HashSet<&'r str> {
+    all.sort_by_key(|(age, _)| *age);
+    let newest = all.split_off(ROUTES_MAX);
+    // Those that may be removed, the newest last.
+    let mut open: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (at, (_, it)) in all.iter().enumerate().filter(|(_, (_, it))| !is_protected(&it.route)) {
+        open.entry(namespace_of(&it.route.name)).or_default().push(at);
+    }
+    let why = format!("its host name has more than {ROUTES_MAX} routes");
+    let mut shut = HashSet::new();
+    for added in newest {
+        let namespace = namespace_of(&added.1.route.name);
+        let mut gone = added;
+        if is_of_ingress(&added.1.route) && is_protected(&added.1.route) {
+            match open.get_mut(namespace).and_then(Vec::pop).and_then(|at| all.get_mut(at)) {
+                Some(place) => gone = std::mem::replace(place, added),
+                None => drop(shut.insert(namespace)),
+            }
+        }
+        removed.push((gone.1.route.name.clone(), why.clone()));
+    }
+    shut
+}
+
+/// Whether a route refuses some requests, or all.
+fn is_protected(route: &Route) -> bool {
+    let rules = &route.rules;
+    let has_users = rules.basic_auth.is_some() || rules.forward_auth.is_some();
+    has_users || !rules.access.is_empty() || !rules.rates.is_empty() || route.action == refusal()
+}
+
+fn is_of_ingress(route: &Route) -> bool {
+    route.name.starts_with("Ingress/")
+}
+
+/// The namespace of a route's object.
+fn namespace_of(name: &str) -> &str {
+    name.split('/').nth(1).unwrap_or_default()
 }
 
 /// Faults of one object, and of all objects, that close only the routes with the same rules. Each is a check of the plan; behind them, a fault
@@ -378,7 +425,7 @@ fn remove_faulty(
 /// What a route that the site layer refuses is replaced by: one of an Ingress refuses its requests, and if that cannot be, all that begin as
 /// they do.
 fn instead_of(route: Route) -> Option<Route> {
-    if !route.name.starts_with("Ingress/") {
+    if !is_of_ingress(&route) {
         return None;
     }
     if route.action != refusal() || route.rules != Rules::default() {

@@ -327,6 +327,77 @@ fn a_host_name_has_a_largest_number_of_routes() {
     assert_eq!(translation.of_route("new", "PartiallyInvalid"), "True UnsupportedValue");
 }
 
+/// An Ingress for `bad.test` with so many paths, made in a year.
+fn ingress_with_paths(
+    (name, year): (&str, u16),
+    annotations: &[(&str, &str)],
+    (prefix, count): (&str, usize),
+) -> String {
+    let path = |at: usize| {
+        format!(
+            "{{path: /{prefix}{at}, pathType: Prefix, backend: {{service: {{name: a, port: {{number: 8080}}}}}}}}"
+        )
+    };
+    let mut paths: Vec<String> = (1..count).map(path).collect();
+    paths.push(path(0).replace(&format!("/{prefix}0,"), &format!("/{},", prefix.trim_end_matches('/'))));
+    format!(
+        "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: {name}, creationTimestamp: \
+         '{year}-01-01T00:00:00Z', annotations: {{{}}}}}\nspec:\n  ingressClassName: flatout\n  rules: [{{host: bad.test, http: \
+         {{paths: [{}]}}}}]\n",
+        annotated(annotations),
+        paths.join(", ")
+    )
+}
+
+/// If a host name has too many routes, requests of a protected Ingress do not go to a shorter path.
+#[test]
+fn protected_routes_above_the_largest_number_are_not_opened() {
+    let access = ("whitelist-source-range", "10.0.0.0/8");
+    let mistake = ("whitelist-source-range", "10.0.0.0/33");
+    // The open one has the root. One of its paths goes for each of the protected ones.
+    let text = CLASS.to_owned()
+        + &ingress_with_paths(("open", 2020), &[], ("", 4000))
+        + &ingress_with_paths(("protected", 2021), &[access], ("p/", 1000));
+    let translation = beside_good(&text);
+    for path in ["/p", "/p/1", "/p/999"] {
+        let name = format!("Ingress/default/protected{path}");
+        let route = translation.routes("bad.test").iter().find(|it| it.name == name).unwrap();
+        assert!(!route.rules.access.is_empty(), "{path}");
+    }
+    assert_eq!(translation.response("http://bad.test/1"), A);
+    // Too many closed ones: none of the open one is left.
+    let text = CLASS.to_owned()
+        + &ingress_with_paths(("open", 2020), &[], ("", 100))
+        + &ingress_with_paths(("closed", 2021), &[mistake], ("p/", 4500));
+    let translation = beside_good(&text);
+    for request in ["http://bad.test/p/4499", "http://bad.test/p/1", "http://bad.test/1", "http://bad.test/"]
+    {
+        assert!(["404", "500"].contains(&translation.response(request).as_str()), "{request}");
+    }
+}
+
+/// The oldest object wins, also among Ingresses and HTTPRoutes.
+#[test]
+fn ages_of_ingresses_and_routes_are_compared() {
+    let route_of = |year: u16| {
+        route("r", "hostnames: [bad.test]\nrules: [{backendRefs: [{name: b, port: 8080}]}]")
+            .replace("generation: 3", &format!("generation: 3, creationTimestamp: '{year}-01-01T00:00:00Z'"))
+    };
+    for (of_ingress, of_route, expected) in [(2021, 2022, A), (2022, 2021, "default/b:8080")] {
+        let text =
+            format!("{CLASS}{}{}", ingress_with_paths(("i", of_ingress), &[], ("", 1)), route_of(of_route));
+        // An older Ingress and an older HTTPRoute of another host, so that places in each list differ.
+        for other in [
+            route("o", "hostnames: [o.test]\nrules: [{backendRefs: [{name: b, port: 8080}]}]")
+                .replace("generation: 3", "generation: 3, creationTimestamp: '2001-01-01T00:00:00Z'"),
+            ingress_with_paths(("o", 2001), &[], ("", 1)).replace("bad.test", "o.test"),
+        ] {
+            let translation = with_base(&(text.clone() + &other));
+            assert_eq!(translation.response("http://bad.test/"), expected, "{other}");
+        }
+    }
+}
+
 /// Endpoints above the limit of an upstream are left out; odd addresses are ignored.
 #[test]
 fn endpoints_are_limited_and_checked() {
