@@ -3,7 +3,7 @@
 //! A file that cannot be read, or is not YAML, leaves the objects that it had before: it may be half written. So does a malformed object: the
 //! one before it, with the same name, stays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -32,9 +32,10 @@ struct ObjectFolder {
 }
 
 struct ObjectFile {
-    stamp: Stamp,
+    /// None, if it is to be read again in any case.
+    stamp: Option<Stamp>,
     objects: Vec<Value>,
-    /// Why it could not be read: the objects are those before. It is read again when it has changed.
+    /// Why it has no objects of its own: they are those before. Malformed YAML is read again when the file has changed.
     fault: Option<String>,
 }
 
@@ -117,16 +118,15 @@ impl ObjectFolder {
     /// Reads the files that have changed. Returns whether any has, and what is wrong with them.
     fn look(&mut self) -> io::Result<(bool, Vec<String>)> {
         let (mut has_changed, mut faults) = (false, Vec::new());
-        let mut found = Vec::new();
+        let mut found = BTreeSet::new();
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
             if path.extension().is_some_and(|it| it == "yaml" || it == "yml" || it == "json") {
-                found.push(path);
+                found.insert(path);
             }
         }
         if found.len() > FILES_MAX {
-            found.sort_unstable();
-            found.truncate(FILES_MAX);
+            found = found.into_iter().take(FILES_MAX).collect();
             faults.push(format!(
                 "{} has more than {FILES_MAX} files; the first ones are read",
                 self.path.display()
@@ -139,7 +139,7 @@ impl ObjectFolder {
             // Links are followed: a mounted ConfigMap is a folder of links.
             let Ok(metadata) = fs::metadata(&path) else { continue };
             let stamp = (metadata.modified().ok(), metadata.len());
-            let known = self.files.get(&path).map(|file| file.stamp);
+            let known = self.files.get(&path).and_then(|file| file.stamp);
             if !metadata.is_file() || known == Some(stamp) {
                 continue;
             }
@@ -153,10 +153,11 @@ impl ObjectFolder {
                             .into_iter()
                             .map(|why| format!("{}: {why}; the one before stays", path.display())),
                     );
-                    self.files.insert(path, ObjectFile { stamp, objects, fault: None });
+                    self.files.insert(path, ObjectFile { stamp: Some(stamp), objects, fault: None });
                     has_changed = true;
                 }
-                Err(why) => {
+                Err((why, is_lasting)) => {
+                    let stamp = is_lasting.then_some(stamp);
                     let fault = Some(format!("{}: {why}", path.display()));
                     let objects = self.files.remove(&path).map(|file| file.objects).unwrap_or_default();
                     self.files.insert(path, ObjectFile { stamp, objects, fault });
@@ -200,12 +201,16 @@ fn is_same_object(one: &Value, other: &Value) -> bool {
         && names.iter().all(|pointer| one.pointer(pointer) == other.pointer(pointer))
 }
 
-fn read(path: &Path, bytes: u64) -> Result<Vec<Value>, String> {
+/// The objects of a file; or why there are none, and whether that is so until the file changes.
+fn read(path: &Path, bytes: u64) -> Result<Vec<Value>, (String, bool)> {
     if bytes > FILE_BYTES_MAX {
-        return Err(format!("{bytes} bytes; allowed are {FILE_BYTES_MAX}"));
+        return Err((format!("{bytes} bytes; allowed are {FILE_BYTES_MAX}"), true));
     }
-    let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
-    yaml::objects(&text)
+    let text = fs::read_to_string(path).map_err(|error| {
+        let is_lasting = error.kind() == io::ErrorKind::InvalidData;
+        (format!("cannot be read: {error}"), is_lasting)
+    })?;
+    yaml::objects(&text).map_err(|why| (why, true))
 }
 
 #[cfg(test)]
@@ -241,6 +246,26 @@ mod tests {
         fs::remove_file(made.path().join("a.yaml")).unwrap();
         assert_eq!(folder.refresh(&store), [""; 0]);
         assert_eq!(store.read(Objects::count).0, 0);
+    }
+
+    /// A file whose rights are mended has the same time and size as before.
+    #[test]
+    fn a_file_that_could_not_be_read_is_read_again() {
+        let (made, mut folder) = folder(&[("a.yaml", SERVICE)]);
+        let store = Store::default();
+        let path = made.path().join("a.yaml");
+        let stamp = fs::metadata(&path).map(|it| (it.modified().ok(), it.len())).unwrap();
+        // As it is left after an attempt that failed.
+        let fault = Some(format!("{}: cannot be read", path.display()));
+        let failed = match read(made.path(), 1) {
+            Err((_, is_lasting)) => {
+                ObjectFile { stamp: is_lasting.then_some(stamp), objects: Vec::new(), fault }
+            }
+            Ok(_) => panic!("a folder was read as a file"),
+        };
+        folder.files.insert(path, failed);
+        assert_eq!(folder.refresh(&store), [""; 0]);
+        assert_eq!(store.read(Objects::count).0, 1);
     }
 
     #[test]
