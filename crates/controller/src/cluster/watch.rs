@@ -1,5 +1,6 @@
 //! The objects of one kind: a list, and all changes since.
 
+use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +75,11 @@ pub(super) async fn follow(client: Client, kind: &'static Kind, store: Arc<Store
         };
         let Some(event) = event else { return };
         match event {
-            Ok(Event::Init) => listed.clear(),
+            // It comes before the request for the list, which may fail again.
+            Ok(Event::Init) => {
+                listed.clear();
+                continue;
+            }
             Ok(Event::InitApply(object)) => listed.push(object),
             Ok(Event::InitDone) => {
                 replace(&store, kind, std::mem::take(&mut listed));
@@ -132,11 +137,11 @@ fn is_unknown(error: &Error) -> bool {
 /// Replaces all objects of a kind: those that are not in the list were deleted meanwhile.
 fn replace(store: &Store, kind: &'static Kind, listed: Vec<DynamicObject>) {
     store.change(|objects| {
-        let mut former = objects.keys(kind);
+        let mut former: HashSet<ObjectKey> = objects.keys(kind).into_iter().collect();
         let mut has_changed = false;
         for object in listed {
             let key = key_of(&object);
-            former.retain(|it| *it != key);
+            former.remove(&key);
             has_changed |= insert(objects, kind, object).is_some_and(|(_, has_changed)| has_changed);
         }
         for key in &former {
