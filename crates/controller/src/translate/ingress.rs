@@ -43,7 +43,14 @@ pub(super) struct IngressParts<'p, 'o> {
     pub(super) files: &'p mut Files,
     pub(super) ages: &'p Ages<'o>,
     pub(super) rates: IngressRates<'p>,
+    /// The paths of each host, those of the oldest Ingress first; made when they are first needed.
+    pub(super) served_paths: HashMap<&'o str, Vec<(&'o Ingress, &'o IngressPath)>>,
+    /// The paths that are asked about the requests of an Ingress for a host.
+    pub(super) auth_places: HashMap<(ObjectKey, String), Option<AuthPath>>,
 }
+
+/// A path of an Ingress, and how its servers are used.
+pub(super) type AuthPath = (ObjectKey, IngressPath, UpstreamOptions);
 
 /// Where Ingresses are served.
 struct IngressListeners {
@@ -495,7 +502,16 @@ impl IngressParts<'_, '_> {
             }
             AuthPlace::Host(named) => {
                 let host = named.as_deref().unwrap_or(host);
-                let (at, path, options) = self.served_at(&ingress.namespace, host, &auth.path).ok_or_else(|| {
+                let place = (ingress.clone(), host.to_owned());
+                let known = match self.auth_places.get(&place) {
+                    Some(known) => known.clone(),
+                    None => {
+                        let found = self.served_at(&ingress.namespace, host, &auth.path);
+                        self.auth_places.insert(place, found.clone());
+                        found
+                    }
+                };
+                let (at, path, options) = known.ok_or_else(|| {
                     wrong(format!(
                         "no other Ingress of this namespace serves `{host}{}` without asking a service itself; name a Service, such \
                          as http://auth.default.svc.cluster.local{0}",
@@ -516,19 +532,20 @@ impl IngressParts<'_, '_> {
 
     /// The path by which a URL is served as it is, and how its servers are used; none, if that is not a path of an Ingress of this
     /// namespace, or of one that asks a service itself: an application must not be asked for permission to use it.
-    fn served_at(
-        &self,
-        namespace: &str,
-        host: &str,
-        path: &str,
-    ) -> Option<(ObjectKey, IngressPath, UpstreamOptions)> {
-        let ours = self.objects.ingresses.values().filter(|it| self.is_ours(it));
-        let mut found: Vec<(&Ingress, &IngressPath)> = Vec::new();
-        for ingress in oldest_first(ours, |it| &it.metadata) {
-            let rules = ingress.spec.rules.iter().filter(|rule| rule.host == host);
-            let paths = rules.filter_map(|rule| rule.http.as_ref()).flat_map(|http| &http.paths);
-            found.extend(paths.filter(|it| covers(it, path)).map(|it| (ingress, it)));
+    fn served_at(&mut self, namespace: &str, host: &str, path: &str) -> Option<AuthPath> {
+        if self.served_paths.is_empty() {
+            let ours = self.objects.ingresses.values().filter(|it| self.is_ours(it));
+            for ingress in oldest_first(ours, |it| &it.metadata) {
+                for rule in &ingress.spec.rules {
+                    let paths = rule.http.iter().flat_map(|http| &http.paths);
+                    let of_host = self.served_paths.entry(&rule.host).or_default();
+                    of_host.extend(paths.map(|path| (ingress, path)));
+                }
+            }
         }
+        let of_host = self.served_paths.get(host).map(Vec::as_slice).unwrap_or_default();
+        let mut found: Vec<(&Ingress, &IngressPath)> =
+            of_host.iter().copied().filter(|(_, it)| covers(it, path)).collect();
         // Of equal ones the oldest counts.
         found.sort_by_key(|(_, it)| std::cmp::Reverse(it.path.len()));
         let (ingress, path) = found.first()?;

@@ -198,6 +198,8 @@ impl Round<'_> {
             files: &mut files,
             ages: &ages,
             rates: IngressRates::behind(&mut rates),
+            served_paths: HashMap::new(),
+            auth_places: HashMap::new(),
         };
         statuses.extend({ ingresses }.add_all());
         sites.add_health(settings.health);
