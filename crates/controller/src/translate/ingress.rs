@@ -101,6 +101,35 @@ struct IngressHosts {
     with_root: HashSet<String>,
     /// Those that some Ingress has a certificate for.
     secured: HashSet<HostName>,
+    /// All of them. None is an alias.
+    named: HashSet<String>,
+    /// The oldest Ingress with each alias.
+    alias_owners: HashMap<String, ObjectKey>,
+}
+
+impl IngressHosts {
+    /// The aliases of an Ingress. As in ingress-nginx, a host with rules of its own is no alias, and the oldest Ingress has an alias.
+    fn aliases<'a>(
+        &mut self,
+        ingress: &ObjectKey,
+        annotations: &'a Annotations,
+        notes: &mut Vec<String>,
+    ) -> Vec<&'a str> {
+        let mut found = Vec::new();
+        for alias in &annotations.aliases {
+            if self.named.contains(alias) {
+                notes.push(format!("the alias `{alias}` is left out: it is a host with rules of its own"));
+                continue;
+            }
+            match self.alias_owners.entry(alias.clone()).or_insert_with(|| ingress.clone()) {
+                owner if owner == ingress => found.push(alias.as_str()),
+                owner => {
+                    notes.push(format!("the alias `{alias}` is left out: the older Ingress {owner} has it"))
+                }
+            }
+        }
+        found
+    }
 }
 
 impl IngressParts<'_, '_> {
@@ -118,7 +147,8 @@ impl IngressParts<'_, '_> {
             .collect();
         read.sort_by_key(ReadIngress::is_canary);
         // What one Ingress says of a host holds for all of its paths.
-        let mut hosts = IngressHosts::default();
+        let named = read.iter().flat_map(|it| &it.ingress.spec.rules).map(|rule| rule.host.clone());
+        let mut hosts = IngressHosts { named: named.collect(), ..IngressHosts::default() };
         for ingress in &mut read {
             self.add_names(ingress, &mut hosts);
         }
@@ -143,8 +173,9 @@ impl IngressParts<'_, '_> {
             }
         };
         let Some(at) = self.listeners() else { return };
+        let aliases = hosts.aliases(&ingress.metadata.key(), &annotations, notes);
         for (host, paths) in rules(ingress) {
-            let aliases = annotations.aliases.iter().map(String::as_str).filter(|_| !host.is_empty());
+            let aliases = aliases.iter().copied().filter(|_| !host.is_empty());
             let names: Vec<IngressName> = std::iter::once(host)
                 .chain(aliases)
                 .filter_map(|name| self.serve_name(ingress, &annotations, &at, name, notes))

@@ -359,7 +359,7 @@ fn ingresses_of_a_host_share_its_requests() {
             one("/x", "Prefix") + &secure(&[("server-alias", "b.test")]),
             &[("http://b.test/s", B), ("https://b.test/s", "404")],
         ),
-        // Aliases.
+        // Aliases. A host with rules is none, whoever is older; nor does it get expressions from one.
         (
             ingress(("one", 2020), &[("server-alias", "b.test, *.c.test")], plain, &[("/x", "Prefix", "a")]),
             &[("http://b.test/x", A), ("http://x.c.test/x", A), ("http://c.test/x", "404")],
@@ -367,7 +367,26 @@ fn ingresses_of_a_host_share_its_requests() {
         (
             ingress(("one", 2020), &[("server-alias", "b.test")], plain, &[("/x", "Prefix", "a")])
                 + &two("/x", "Prefix").replace("a.test", "b.test"),
-            &[("http://b.test/x", A)],
+            &[("http://b.test/x", B), ("http://a.test/x", A)],
+        ),
+        (
+            ingress(
+                ("one", 2020),
+                &[("server-alias", "b.test"), ("use-regex", "true")],
+                plain,
+                &[("/.*", "Prefix", "a")],
+            ) + &two("/x", "Prefix").replace("a.test", "b.test"),
+            &[("http://b.test/x", B), ("http://b.test/y", "404")],
+        ),
+        (
+            ingress(("one", 2020), &[("server-alias", "c.test")], plain, &[("/x", "Prefix", "a")])
+                + &ingress(
+                    ("two", 2021),
+                    &[("server-alias", "c.test")],
+                    ("b.test", Tls::Unasked),
+                    &[("/", "Prefix", "b")],
+                ),
+            &[("http://c.test/x", A), ("http://c.test/y", "404"), ("http://b.test/y", B)],
         ),
         (
             ingress(("one", 2020), &[("server-alias", "b b")], plain, &[("/x", "Prefix", "a")]),
@@ -550,7 +569,10 @@ fn canaries_get_no_requests_of_older_ingresses() {
             check_responses(&translation, requests, &format!("{own}{other}"));
             let notes = notes(&translation);
             assert_eq!(
-                notes.iter().any(|it| it.contains("an older Ingress has the path")),
+                notes
+                    .iter()
+                    .any(|it| it.contains("an older Ingress has the path")
+                        || it.contains("the alias `a.test`")),
                 !other.is_empty(),
                 "{notes:?}"
             );
