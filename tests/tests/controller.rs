@@ -555,9 +555,14 @@ fn ingresses_are_imported_as_objects_of_the_gateway_api() {
     let another = Server::site(&other.0, &["--workers", "1"]);
     let (code, said) = check(own, another.address.port());
     assert!(code == Some(1) && said.starts_with("GET http://a.test/\n  status "), "{said}");
-    let (code, objects, said) = import(&(ingress("main", "x") + &ingress("closed", "auth-url")));
-    assert!(code == Some(1) && said.contains("left out"), "{said}");
-    assert!(objects.contains("  name: closed\n") && objects.matches("backendRefs").count() == 1, "{objects}");
+    // Requests of an Ingress that is left out reach nothing else: neither beside an open one, nor at its own path.
+    for (path, served) in [("path: /closed,", 1), ("path: /,", 0)] {
+        let closed = ingress("closed", "auth-url").replace("path: /,", path);
+        let (code, objects, said) = import(&(ingress("main", "x") + &closed));
+        assert!(code == Some(1) && said.contains("left out"), "{said}");
+        let backends = objects.matches("backendRefs").count();
+        assert!(objects.contains("  name: closed\n") && backends == served, "{path} {objects}");
+    }
     assert_eq!(import("kind: [").0, Some(2));
     assert_eq!(import("").0, Some(2), "no Ingress");
     for arguments in

@@ -326,7 +326,7 @@ mod tests {
 
     /// Between the blocks of two servers, neither the machine's time nor that of the kernel's threads is read.
     #[test]
-    fn what_two_servers_side_by_side_do_not_count_is_reported() {
+    fn work_that_two_servers_side_by_side_do_not_count_is_reported() {
         for clock in [Ok(()), Err("no root")] {
             let text = cpu_meaning(clock, false);
             assert!(text.contains("two servers run side by side"), "{text}");
