@@ -295,7 +295,7 @@ def main():
                  [[name, process, f"{figures['cpu_share']:.0%}", f"{figures['rss_mib']:,.0f}", f"{run['started_s']:.2f}"]
                   for name, run in runs.items() for process, figures in run["processes"].items()])
     lines = ["## The controller at scale", "", f"`{command}` · {machine()}", "",
-             f"{options.routes:,} HTTPRoutes, {options.endpoints:,} endpoints, {options.rate} changes a second. Programs of the profile `demo`.", "",
+             f"{options.routes:,} HTTPRoutes, {options.endpoints:,} endpoints, {options.rate} changes a second. Programs of the profile `{Path(program('flatout')).parent.name}`.", "",
              "### Time from a change to its effect", "", *effect, "", "### Cost", "",
              "With the requests of the client that looks for the changes. API server, endpoints and client are on the same machine.", "", *cost, ""]
     print("\n".join(lines))
