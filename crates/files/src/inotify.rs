@@ -136,11 +136,11 @@ impl Inotify {
 
 impl Drop for Inotify {
     fn drop(&mut self) {
-        if self.instance.is_left() {
-            // It ends, and with it all watches.
-            return;
-        }
         let shared = &self.instance.shared;
+        if self.instance.is_left() {
+            // It ends, and with it all watches. Nobody misses a change by that: the folder may be watched by another instance now.
+            return shared.lock().clear();
+        }
         loop {
             let mut watches = shared.lock();
             let mut state = self.folder.lock();
@@ -371,6 +371,23 @@ mod tests {
         inotify.watch(Path::new("")).unwrap();
         inotify.instance.shared.event(-1, ReadFlags::QUEUE_OVERFLOW, None);
         assert!(inbox.take_now().blind.is_some());
+    }
+
+    #[test]
+    fn the_end_of_a_watch_is_no_loss() {
+        let folder = Folder::new();
+        let inbox = Arc::new(Inbox::default());
+        let former = Inotify::start(&folder.0, inbox.clone()).unwrap();
+        former.watch(Path::new("")).unwrap();
+        let (instance, shared) = (Arc::downgrade(&former.instance), former.instance.shared.clone());
+        // As if the root had been replaced: the same inbox is told of changes by another one.
+        let _later = Inotify::start(&folder.0, inbox.clone()).unwrap();
+        drop(former);
+        // Other tests may share the instance, and then the thread goes on.
+        while instance.strong_count() == 0 && Arc::strong_count(&shared) > 1 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(inbox.take_now().blind, None);
     }
 
     #[test]
