@@ -98,8 +98,6 @@ pub(crate) struct Indexer {
     /// Whether the root's path does not exist.
     is_away: bool,
     is_first: bool,
-    /// Nothing was done yet.
-    is_new: bool,
 }
 
 /// Begins to scan and watch the folder.
@@ -159,7 +157,6 @@ impl Indexer {
             leeway: Duration::ZERO,
             is_away: false,
             is_first: true,
-            is_new: true,
         }
     }
 
@@ -185,25 +182,21 @@ impl Indexer {
         );
     }
 
-    /// The messages are read by this task.
+    /// The messages are read by this task. The first one is that everything is to be scanned.
     pub(crate) fn read_by(&self, task: Task) {
+        self.inbox.changed(PathBuf::new());
         self.inbox.read_by(task);
     }
 
-    /// Handles the messages that have arrived. An epoch in which nothing is to be done may be longer by `leeway`. Returns the time of the next work without a message; `None` if the folder is not served any
-    /// more.
+    /// Handles the messages that have arrived. An epoch in which nothing is to be done may be longer by `leeway`. Returns the time of the
+    /// next work without a message; `None` if the folder is not served any more.
     pub(crate) fn step(&mut self, leeway: Duration) -> Option<Instant> {
         self.leeway = leeway;
-        let mut batch = self.inbox.take_now();
-        if self.is_new {
-            batch.changed.insert(PathBuf::new());
-        }
-        self.turn_with(batch)
+        self.turn_with(self.inbox.take_now())
     }
 
     fn turn_with(&mut self, batch: Batch) -> Option<Instant> {
         let site = self.site.upgrade().filter(|_| !batch.is_over)?;
-        self.is_new = false;
         self.turn(&site, batch);
         Some(self.next_turn())
     }
