@@ -17,6 +17,7 @@
 // Objects are written by many hands: nothing in them may end the process.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
+mod alias;
 mod apply;
 #[cfg(feature = "cluster")]
 pub mod cluster;

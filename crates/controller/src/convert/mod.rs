@@ -23,6 +23,7 @@ use self::annotation::Wanted;
 use self::path::{HostPaths, converted_path};
 pub use self::requests::{IngressRequest, ingress_requests};
 pub use self::write::yaml_documents;
+use crate::alias::Aliases;
 use crate::kinds::ingress::{Ingress, IngressBackend, IngressPath};
 use crate::kinds::own_policy::OWN_GROUP;
 use crate::kinds::{GATEWAY_GROUP, ObjectKey, oldest_first};
@@ -107,11 +108,12 @@ pub fn convert(objects: &Objects) -> Converted {
             paths.iter().for_each(|path| host.add(path, wanted, read.is_err()));
         }
     }
+    let aliases = Aliases::beside(hosts.keys().cloned());
     let mut conversion = Conversion {
         objects,
         hosts,
         secrets,
-        alias_owners: BTreeMap::new(),
+        aliases,
         result: Converted::default(),
         routes: Vec::new(),
         canaries: Vec::new(),
@@ -143,7 +145,7 @@ struct Conversion<'o> {
     hosts: BTreeMap<String, HostPaths>,
     /// Secrets with certificates, by namespace and host.
     secrets: BTreeMap<(String, String), String>,
-    alias_owners: BTreeMap<String, ObjectKey>,
+    aliases: Aliases,
     result: Converted,
     routes: Vec<HostRoute>,
     canaries: Vec<CanaryRule>,
@@ -157,6 +159,12 @@ impl Conversion<'_> {
     /// Adds the routes of an Ingress, or with `is_left_out` those that refuse its requests.
     fn add(&mut self, ingress: &Ingress, wanted: &Wanted, is_left_out: bool) {
         let key = ingress.metadata.key();
+        let mut notes = Vec::new();
+        let aliases = match wanted.canary {
+            None => self.aliases.take(&key, &wanted.aliases, &mut notes),
+            Some(_) => Vec::new(),
+        };
+        notes.iter().for_each(|why| self.lose(&key, why));
         for (host, mut paths) in given_paths(ingress) {
             let shared = || self.secrets.get(&(key.namespace.clone(), host.to_owned())).cloned();
             let secret = secret_of(ingress, host).or_else(shared);
@@ -186,7 +194,7 @@ impl Conversion<'_> {
             if wanted.redirects_always && secret.is_none() {
                 self.lose(&key, "force-ssl-redirect without a certificate: TLS ends before the gateway, which cannot know it");
             }
-            let aliases = self.aliases(&key, wanted).into_iter().filter(|_| !host.is_empty());
+            let aliases = aliases.iter().map(|alias| (*alias).to_owned()).filter(|_| !host.is_empty());
             let hosts =
                 Some(host.to_owned()).filter(|host| !host.is_empty()).into_iter().chain(aliases).collect();
             let redirects = secret.is_some() && (wanted.redirects || wanted.redirects_always);
@@ -195,28 +203,6 @@ impl Conversion<'_> {
                 self.routes.push(HostRoute { ingress: key.clone(), hosts, rules, secret, redirects, limits });
             }
         }
-    }
-
-    /// The aliases of an Ingress. As in ingress-nginx, a host with rules of its own is no alias, and the oldest Ingress has an alias.
-    fn aliases(&mut self, ingress: &ObjectKey, wanted: &Wanted) -> Vec<String> {
-        let mut found = Vec::new();
-        for alias in &wanted.aliases {
-            if self.hosts.contains_key(alias) {
-                self.lose(
-                    ingress,
-                    &format!("the alias `{alias}` is left out: it is a host with rules of its own"),
-                );
-                continue;
-            }
-            match self.alias_owners.entry(alias.clone()).or_insert_with(|| ingress.clone()) {
-                owner if owner == ingress => found.push(alias.clone()),
-                owner => {
-                    let why = format!("the alias `{alias}` is left out: the older Ingress {owner} has it");
-                    self.lose(ingress, &why);
-                }
-            }
-        }
-        found
     }
 
     fn rule(

@@ -24,6 +24,7 @@ use super::listener::TlsEnding;
 use super::precedence::{Specificity, checked_path, literal_start, parsed, prefix};
 use super::rule::{RankedRoute, forward, refusal};
 use super::site::Sites;
+use crate::alias::Aliases;
 use crate::condition::StatusUpdate;
 use crate::kinds::gateway::ObjectRef;
 use crate::kinds::ingress::{Ingress, IngressBackend, IngressPath};
@@ -101,35 +102,7 @@ struct IngressHosts {
     with_root: HashSet<String>,
     /// Those that some Ingress has a certificate for.
     secured: HashSet<HostName>,
-    /// All of them. None is an alias.
-    named: HashSet<String>,
-    /// The oldest Ingress with each alias.
-    alias_owners: HashMap<String, ObjectKey>,
-}
-
-impl IngressHosts {
-    /// The aliases of an Ingress. As in ingress-nginx, a host with rules of its own is no alias, and the oldest Ingress has an alias.
-    fn aliases<'a>(
-        &mut self,
-        ingress: &ObjectKey,
-        annotations: &'a Annotations,
-        notes: &mut Vec<String>,
-    ) -> Vec<&'a str> {
-        let mut found = Vec::new();
-        for alias in &annotations.aliases {
-            if self.named.contains(alias) {
-                notes.push(format!("the alias `{alias}` is left out: it is a host with rules of its own"));
-                continue;
-            }
-            match self.alias_owners.entry(alias.clone()).or_insert_with(|| ingress.clone()) {
-                owner if owner == ingress => found.push(alias.as_str()),
-                owner => {
-                    notes.push(format!("the alias `{alias}` is left out: the older Ingress {owner} has it"))
-                }
-            }
-        }
-        found
-    }
+    aliases: Aliases,
 }
 
 impl IngressParts<'_, '_> {
@@ -148,7 +121,7 @@ impl IngressParts<'_, '_> {
         read.sort_by_key(ReadIngress::is_canary);
         // What one Ingress says of a host holds for all of its paths.
         let named = read.iter().flat_map(|it| &it.ingress.spec.rules).map(|rule| rule.host.clone());
-        let mut hosts = IngressHosts { named: named.collect(), ..IngressHosts::default() };
+        let mut hosts = IngressHosts { aliases: Aliases::beside(named), ..IngressHosts::default() };
         for ingress in &mut read {
             self.add_names(ingress, &mut hosts);
         }
@@ -173,7 +146,7 @@ impl IngressParts<'_, '_> {
             }
         };
         let Some(at) = self.listeners() else { return };
-        let aliases = hosts.aliases(&ingress.metadata.key(), &annotations, notes);
+        let aliases = hosts.aliases.take(&ingress.metadata.key(), &annotations.aliases, notes);
         for (host, paths) in rules(ingress) {
             let aliases = aliases.iter().copied().filter(|_| !host.is_empty());
             let names: Vec<IngressName> = std::iter::once(host)
