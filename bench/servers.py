@@ -1,6 +1,6 @@
 """The measured servers: how each is started and pinned, and its resource use."""
 
-import copy, os, platform, random, re, shutil, signal, socket, tempfile, time
+import atexit, copy, os, platform, random, re, shutil, signal, socket, tempfile, time
 from pathlib import Path
 
 import children
@@ -73,6 +73,7 @@ class Server:
     def renew(self):
         """A folder and a port for the next start."""
         self.folder = Path(tempfile.mkdtemp(prefix="flatout-bench-"))
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)  # also if it never starts
         os.chmod(self.folder, 0o777)  # h2o gives up root before it writes its pid file
         self.port = free_port()
 
