@@ -6,14 +6,13 @@
 
 #[cfg(feature = "prerender")]
 mod commands;
+mod folder;
 #[cfg(feature = "prerender")]
 mod metrics;
 
-use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, chown};
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use flatout_engine::{Address, Listen};
@@ -38,20 +37,11 @@ const TIME_BESIDE_PAGE: Duration = Duration::from_secs(60);
 /// Connections of one worker to the renderer, and requests that wait for one: each waits for a page.
 const CONNECTIONS_MAX: usize = 256;
 
-/// The folder of this process for sockets and profiles of browsers. Nobody else can guess its name.
-fn folder() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let random = RandomState::new().hash_one(std::process::id());
-        std::env::temp_dir().join(format!("flatout-prerender-{}-{random:016x}", std::process::id()))
-    })
-}
-
 /// A socket of a site. A site keeps it for as long as the process runs.
 fn socket(kind: &str, site: &str) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     site.hash(&mut hasher);
-    folder().join(format!("{kind}-{:016x}", hasher.finish()))
+    folder::path().join(format!("{kind}-{:016x}", hasher.finish()))
 }
 
 /// The upstream that renders the pages of a site.
@@ -83,7 +73,7 @@ pub(crate) fn listens(plan: &Plan) -> Vec<(usize, Listen)> {
 /// # Errors
 /// The folder cannot be made.
 pub(crate) fn prepare(checked: &Checked) -> Result<(), Failure> {
-    if checked.plan().prerender.is_none() || folder().exists() {
+    if checked.plan().prerender.is_none() || folder::path().exists() {
         return Ok(());
     }
     if std::env::var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string()) {
@@ -91,16 +81,7 @@ pub(crate) fn prepare(checked: &Checked) -> Result<(), Failure> {
                        or switch prerender off";
         return Err(Failure::Usage(message.to_owned()));
     }
-    // Browsers of a server that runs as root have another user, who has to pass.
-    let made = std::fs::DirBuilder::new().mode(0o711).create(folder());
-    let made = made.and_then(|()| match checked.plan().server.user.as_deref() {
-        Some(user) => {
-            let (uid, gid) = flatout_lane::process::user_ids(user)?;
-            chown(folder(), Some(uid), Some(gid))
-        }
-        None => Ok(()),
-    });
-    made.map_err(|error| cannot(&error))
+    folder::make(checked.plan().server.user.as_deref()).map_err(|error| cannot(&error))
 }
 
 /// Ends a renderer, and removes its folder, at the end of the process.
@@ -108,15 +89,14 @@ pub(crate) fn end(renderer: Option<&Renderer>) {
     if let Some(renderer) = renderer {
         renderer.end();
     }
-    // Without a renderer there is none.
-    let _ = std::fs::remove_dir_all(folder());
+    folder::remove();
 }
 
 /// The message of commands to a server without a renderer.
 const NO_RENDERER: &str = "this server renders no pages: no route has `prerender`";
 
 fn cannot(error: &io::Error) -> Failure {
-    Failure::Run(format!("prerender: {}: {error}", folder().display()))
+    Failure::Run(format!("prerender: {}: {error}", folder::path().display()))
 }
 
 #[cfg(feature = "prerender")]
@@ -138,7 +118,7 @@ mod running {
         let sites: Vec<SiteSockets> = plan.sites.iter().map(sockets).collect();
         let renderer = match former {
             Some(former) => former.clone(),
-            None => Renderer::start(folder().to_owned()).map_err(|error| cannot(&error))?,
+            None => Renderer::start(folder::path().to_owned()).map_err(|error| cannot(&error))?,
         };
         renderer.change(&plan.renderer, &sites).map_err(|error| cannot(&error))?;
         Ok(Some(renderer))
