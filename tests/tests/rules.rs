@@ -568,6 +568,41 @@ fn fields_with_underscores_reach_upstreams_only_where_the_route_says_so() {
 }
 
 #[test]
+fn upstreams_get_a_host_made_of_the_request() {
+    let (folder, upstream) = (Folder::new(), Upstream::start());
+    let site = format!(
+        "site \"*\" {{ proxy-host \"$arg_h\"; route \"/\" {{ proxy \"http://{0}\"; }} route \"/fixed\" {{ proxy-host \"b.test\"; proxy \"http://{0}\"; }}\n\
+         route \"/port\" {{ proxy-host \"$host:8080\"; proxy \"http://{0}\"; }} route \"^/s/([^/]+)\" match=regex {{ proxy-host \"$1.test\"; proxy \"http://{0}\"; }}\n\
+         route \"/stored\" {{ cache \"1h\"; proxy-host \"$http_x_host\"; proxy \"http://{0}\"; }} route \"/kept\" {{ proxy-host kept; proxy \"http://{0}\"; }} }}\n",
+        upstream.address
+    );
+    let server = served(&folder, &site);
+    for (path, status, host) in [
+        ("/?h=x.test", 200, "x.test"),
+        ("/?h=x.test:81", 200, "x.test:81"),
+        ("/", 200, "a"),
+        ("/?h=a%20b", 400, ""),
+        ("/?h=a%0d%0aX:b", 400, ""),
+        ("/?h=a/b", 400, ""),
+        ("/fixed?h=x.test", 200, "b.test"),
+        ("/port", 200, "a:8080"),
+        ("/s/one/x", 200, "one.test"),
+        ("/kept?h=x.test", 200, "a"),
+        // Each has a stored response of its own.
+        ("/stored HTTP/1.1\r\nX-Host: c.test", 200, "c.test"),
+        ("/stored HTTP/1.1\r\nX-Host: c.test", 200, ""),
+        ("/stored HTTP/1.1\r\nX-Host: d.test", 200, "d.test"),
+    ] {
+        let (line, more) = path.split_once(" HTTP/1.1").unwrap_or((path, ""));
+        let request = format!("GET {line} HTTP/1.1{more}\r\nHost: a\r\nConnection: close\r\n\r\n");
+        assert_eq!(ask(&server, &request).unwrap().status, status, "{path}");
+        let seen = upstream.seen().concat();
+        let hosts: Vec<&str> = seen.lines().filter_map(|line| line.strip_prefix("Host: ")).collect();
+        assert_eq!(hosts, Vec::from_iter((!host.is_empty()).then_some(host)), "{path}: {seen}");
+    }
+}
+
+#[test]
 fn upstreams_get_the_method_the_body_and_the_fields_of_the_route() {
     let (folder, upstream) = (Folder::new(), Upstream::start());
     let routes = [

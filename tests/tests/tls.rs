@@ -222,6 +222,21 @@ fn early_data_is_served_for_safe_requests() {
     let heads: Vec<String> = heads.try_iter().collect();
     let [first, early] = &heads[..] else { panic!("{heads:?}") };
     assert!(!first.contains("Early-Data") && early.contains("\r\nEarly-Data: 1\r\n"), "{heads:?}");
+    // Rules may depend on it, before a route is chosen and in texts.
+    let text = format!(
+        "listen \"127.0.0.1:0\"\ntls \"{certificate}\" \"{key}\"\nearly-data on\nsite \"*\" {{\n\
+         when \"$ssl_early_data == '1' && path == '/'\" {{ redirect \"/later\" status=307; }}\n\
+         response-header set X-Early \"[$ssl_early_data]\"\nrespond 200 hello\n}}\n"
+    );
+    site.write("site.kdl", text);
+    let mut command = Command::new(program("flatout"));
+    command.args(["serve", "-c"]).arg(site.0.join("site.kdl"));
+    let server = Server::start(command);
+    let port = server.secure_port.unwrap();
+    let said = again(port, LAST);
+    assert!(said.contains("HTTP/1.1 307") && said.contains("X-Early: [1]"), "{said}");
+    let said = connected(port, &[], LAST);
+    assert!(said.contains("HTTP/1.1 200") && said.contains("X-Early: []"), "{said}");
     // Off by default.
     let (_server, port) = served(&site.0, &["--tls", &certificate, &key]);
     connected(port, &["-sess_out", &session], LAST);

@@ -53,6 +53,7 @@ impl Uses {
             | Variable::TlsVersion
             | Variable::TlsCipher
             | Variable::TlsResumed
+            | Variable::TlsEarly
             | Variable::TlsServerName
             | Variable::Connection
             | Variable::Http2

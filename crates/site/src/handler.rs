@@ -251,6 +251,8 @@ fn proxy(
         Some(Some(parts)) => parts,
         Some(None) => return Next::Break(Outcome::Refuse(Refusal::Status(Status::BAD_REQUEST))),
     };
+    let with_host = replaced.host.clone().map(|host| Forward { host: Host::Set(host), ..forward.clone() });
+    let forward = with_host.as_ref().unwrap_or(forward);
     if route.cache.as_ref().is_some_and(|cache| cache.is_rendered) && !context.resolution.is_for_render {
         crawlers::count(&context.request, &context.resolution.client);
     }

@@ -1,7 +1,7 @@
 //! What an upstream gets in place of parts of a client's request.
 
 use flatout_expression::Regex;
-use flatout_wire::{Framing, Head};
+use flatout_wire::{Framing, Head, is_authority};
 
 use super::fault::{Fault, Place};
 use super::maps::TableCounts;
@@ -11,6 +11,7 @@ use super::render::{Paths, Text, View};
 /// The replaced parts of a route that has some.
 #[derive(Debug, Clone)]
 pub(crate) struct Replaced {
+    host: Option<Text>,
     method: Option<Text>,
     body: Option<Text>,
     pub(crate) drops_fields: bool,
@@ -19,6 +20,7 @@ pub(crate) struct Replaced {
 /// The parts for one request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReadyParts {
+    pub(crate) host: Option<String>,
     pub(crate) method: Option<Vec<u8>>,
     pub(crate) body: Option<Vec<u8>>,
     pub(crate) drops_fields: bool,
@@ -41,8 +43,9 @@ impl Replaced {
         let text = |template: &Option<_>| {
             template.as_ref().map(|template| Text::new(template, expression, counts, place)).transpose()
         };
-        let ReplacedParts { method, body, drops_fields } = parts;
-        Ok(Some(Replaced { method: text(method)?, body: text(body)?, drops_fields: *drops_fields }))
+        let ReplacedParts { host, method, body, drops_fields } = parts;
+        let (host, method, body) = (text(host)?, text(method)?, text(body)?);
+        Ok(Some(Replaced { host, method, body, drops_fields: *drops_fields }))
     }
 
     /// Whether the client's body is not wanted.
@@ -51,10 +54,10 @@ impl Replaced {
     }
 
     pub(crate) fn uses_captures(&self) -> bool {
-        self.method.iter().chain(&self.body).any(Text::uses_captures)
+        self.host.iter().chain(&self.method).chain(&self.body).any(Text::uses_captures)
     }
 
-    /// The parts for one request. `None` if its method would be one that cannot be sent.
+    /// The parts for one request. `None` if its host or its method would be one that cannot be sent.
     pub(crate) fn ready(&self, view: &View<'_>) -> Option<ReadyParts> {
         let rendered = |text: &Text| {
             let mut bytes = Vec::new();
@@ -63,9 +66,12 @@ impl Replaced {
         };
         let is_other = |method: &Vec<u8>| !method.is_empty() && *method != view.head.method_name();
         let method = self.method.as_ref().map(rendered).filter(is_other);
-        let is_possible = method.as_deref().is_none_or(ReplacedParts::may_be_method);
+        let host = self.host.as_ref().map(rendered).filter(|host| !host.is_empty());
+        let is_possible = method.as_deref().is_none_or(ReplacedParts::may_be_method)
+            && host.as_deref().is_none_or(is_authority);
+        let host = host.and_then(|host| String::from_utf8(host).ok());
         let body = self.body.as_ref().map(rendered);
-        is_possible.then_some(ReadyParts { method, body, drops_fields: self.drops_fields })
+        is_possible.then_some(ReadyParts { host, method, body, drops_fields: self.drops_fields })
     }
 }
 

@@ -110,6 +110,11 @@ impl View<'_> {
                 Some(facts) if facts.is_resumed => b"r",
                 Some(_) => b".",
             },
+            Variable::TlsEarly => {
+                let is_early = |request: &Request<'_>| request.tls.is_some_and(|tls| tls.is_early());
+                // The connection is not known any more when a response has come.
+                if self.client.is_early || self.request.is_some_and(is_early) { b"1" } else { b"" }
+            }
             Variable::TlsServerName => self.tls_facts().map_or(b"", |facts| facts.server_name.as_bytes()),
             Variable::Http2 if head.version != Version::Http2 => b"",
             Variable::Http2 if self.request.is_some_and(|request| request.tls.is_some()) => b"h2",

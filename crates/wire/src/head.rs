@@ -654,7 +654,7 @@ fn escapes_are_whole(target: &[u8]) -> bool {
 
 /// Whether `text` is `host[:port]`: a name, an IPv4 address or an IPv6 address in brackets. Escapes in a name, which
 /// RFC 3986 allows but no client sends, are rejected, and so are an empty first label and more than one dot at the end.
-pub(crate) fn is_authority(text: &[u8]) -> bool {
+pub fn is_authority(text: &[u8]) -> bool {
     let port = skip(text, HOST);
     match text {
         [b'[', rest @ ..] => is_ip_literal(rest),

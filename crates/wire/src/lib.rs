@@ -38,6 +38,6 @@ pub mod target;
 pub mod uwsgi;
 pub mod websocket;
 
-pub use head::{Fault, Framing, Head, Version};
+pub use head::{Fault, Framing, Head, Version, is_authority};
 pub use method::Method;
 pub use status::Status;

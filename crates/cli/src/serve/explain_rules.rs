@@ -104,6 +104,9 @@ pub(super) fn of_guards(lines: &mut Lines, plan: &Plan, rules: &Rules) {
 
 /// What the upstream gets in place of parts of the request.
 fn of_replaced(lines: &mut Lines, plan: &Plan, replaced: &ReplacedParts) {
+    if let Some(host) = &replaced.host {
+        lines.line("request", format!("its Host becomes {}", format::template(plan, host)));
+    }
     if let Some(method) = &replaced.method {
         lines.line("request", format!("its method becomes {}", format::template(plan, method)));
     }

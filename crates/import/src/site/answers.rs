@@ -381,6 +381,16 @@ impl<'d> Import<'d> {
         if !others.is_empty() {
             self.serves_files = true;
         }
+        if let (Some(Path::Named(_)), [(_, to)], [_], Some(status)) =
+            (path, &others[..], first, last.strip_prefix('='))
+            && let Ok(status @ 200..=599) = status.parse::<u16>()
+        {
+            // A named location cannot choose; all its requests are for this file.
+            self.fates.carried(tried);
+            lines.setting(format!("rewrite \"^\" {} then=stop", text(to)));
+            lines.setting(line("try-files", root));
+            return lines.setting(format!("respond {status}"));
+        }
         // A file that exists is served.
         others.iter().for_each(|other| rewrite_to(other, Some(line("files", root)), lines));
         self.fates.carried(tried);

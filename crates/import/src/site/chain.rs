@@ -33,7 +33,7 @@ impl<'d> Chain<'d> {
     }
 
     /// The blocks from this depth on.
-    fn from(&self, depth: usize) -> Chain<'d> {
+    pub(super) fn from(&self, depth: usize) -> Chain<'d> {
         let levels = self.levels.get(depth..).unwrap_or_default().to_vec();
         Chain { levels, owners: self.owners.get(depth..).unwrap_or_default().to_vec() }
     }

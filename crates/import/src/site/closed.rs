@@ -177,6 +177,8 @@ impl<'d> Import<'d> {
         let has_scripts = own.iter().any(|directive| directive.name == "fastcgi_pass");
         for (depth, level) in chain.levels().iter().enumerate() {
             let is_server = chain.is_server(depth);
+            // Conditions around it are about the folder there.
+            let around = chain.from(depth);
             for directive in level.iter() {
                 let is_guard =
                     is_one(&directive.name, &GUARDS) && !CONVERTED_GUARDS.contains(&directive.name.as_str());
@@ -186,16 +188,19 @@ impl<'d> Import<'d> {
                 if is_inherited && !is_off(directive) && is_current() {
                     return Some(because(directive, why(directive)));
                 }
+                if let Some(why) = self.lost_request_field(directive, chain) {
+                    return Some(because(directive, &why));
+                }
                 if depth > 0 && !is_server {
                     continue;
                 }
                 let is_script_test = || has_scripts && super::fastcgi::is_script_test(directive);
                 if directive.name == "if"
-                    && (restricts(directive) || super::ifs::ends_rewrites(directive, chain))
+                    && (restricts(directive) || super::ifs::ends_rewrites(directive, &around))
                     && !is_script_test()
                     && !self.breaks.contains(&std::ptr::from_ref(directive))
                     && (depth > 0 || self.passing_if(directive, chain).is_none())
-                    && self.conditional(directive, chain).is_none()
+                    && self.conditional(directive, &around).is_none()
                 {
                     return Some(because(directive, "it refuses or changes requests under a condition"));
                 }

@@ -23,6 +23,40 @@ fn conditions_variables_and_tables() {
             "location /m/ { root /r; try_files /m.html =503; }",
             "when \"'/r/m.html'.isFile()\" { | rewrite \"^\" \"/m.html\" then=stop | files \"/r\" | } | respond 503 |",
         ),
+        (
+            "root /r; if (-f $document_root/down) { return 503; } location /x { alias /x; } location / { proxy_pass http://a:1; }",
+            "when \"'/r/down'.isFile()\" { | respond 503 | } | route \"/x\" match=starts-with { | files-at \"/x\" | files \"/x\" | }",
+        ),
+        (
+            "root /r; if (-f $document_root/m.html) { rewrite ^(.*)$ /m.html last; return 503; } location / { proxy_pass http://a:1; }",
+            "when \"'/r/m.html'.isFile()\" { | rewrite \"^(.*)$\" \"/m.html\" then=stop | } | route \"/\" { | proxy",
+        ),
+        (
+            "root /r; location / { if (-f ${document_root}/c${uri}.html) { rewrite ^ /c$uri.html break; } proxy_pass http://a:1; }",
+            "when \"('/r/c' + $uri + '.html').isFile()\" { | rewrite \"^\" \"/c$uri.html\" then=stop | } | proxy",
+        ),
+        (
+            "root /r; location / { try_files $uri $uri/ /go?$args; if (!-e $request_filename) { rewrite ^(.+)$ /go?q=$1 last; } } location /go { return 200 a; }",
+            "route \"/\" { | when \"!('/r' + $uri).exists()\" { | rewrite \"^(.+)$\" \"/go?q=$1\" then=route | } | try-files \"/r\" | \
+             reroute \"/go?$args\" | }",
+        ),
+        (
+            "root /r; error_page 503 @m; location @m { try_files /m.html =503; } location / { return 503; }",
+            "route \"@m\" { | rewrite \"^\" \"/m.html\" then=stop | try-files \"/r\" | respond 503 | }",
+        ),
+        (
+            "location / { if ($request_method = OPTIONS) { add_header X-A b; add_header Content-Length 0; return 204; } proxy_pass http://a:1; }",
+            "when \"$request_method == 'OPTIONS'\" { | response-header set \"X-A\" \"b\" when=success | respond 204 | } | proxy",
+        ),
+        (
+            "root /r; location / { if (!-f $request_filename) { proxy_pass http://a:1; break; } }",
+            "route \"/\" when=\"!('/r' + $uri).isFile()\" { | proxy \"http://a:1\" | proxy-host \"a:1\" | x-forwarded off | \
+             proxy-redirect \"http://a:1/\" \"/\" | } | route \"/\" { | files \"/r\" | }",
+        ),
+        (
+            "root /r; if ($ssl_early_data) { return 425; }",
+            "when \"!($ssl_early_data in ['', '0'])\" { | respond 425 | }",
+        ),
         ("root /r; if (-f /r/down) { return 503; }", "when \"'/r/down'.isFile()\" { | respond 503 | }"),
         (
             "root /r; if (!-d $request_filename) { return 404; }",
@@ -576,4 +610,19 @@ fn a_redirect_of_a_server_leaves_out_requests_of_final_rules_before() {
         assert!(site.contains(written) && !site.contains(&format!("{{ | {written}")), "{rules} {site}");
         assert!(!site.contains("files "), "{rules} {site}");
     }
+}
+
+/// In each, nginx goes on elsewhere for a part of the requests.
+#[test]
+fn conditions_with_two_ends_close_their_place() {
+    for rules in [
+        "if (-f $document_root/m) { rewrite ^/a /m last; return 503; } proxy_pass http://a:1;",
+        "if ($arg_a) { proxy_pass http://b:1; break; } if ($arg_b) { proxy_pass http://c:1; } proxy_pass http://a:1;",
+        "if ($arg_a) { proxy_pass http://b:1; break; } rewrite ^ /b break; proxy_pass http://a:1;",
+    ] {
+        let site = of_server(&format!("root /r; location / {{ {rules} }}"));
+        assert!(site.contains("respond 501") && !site.contains("proxy \"http://a:1\""), "{rules} {site}");
+    }
+    let site = of_server("location /x { alias /x; if (-f $document_root/y) { return 403; } }");
+    assert!(site.contains("respond 501") && !site.contains("files "), "{site}");
 }

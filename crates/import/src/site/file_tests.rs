@@ -27,14 +27,18 @@ pub(super) fn file_test(operator: &str, path: &str, maps: &[String]) -> Option<S
     })
 }
 
-/// The path of an `if`, with the folder in place of `$request_filename`.
+/// The path of an `if`, with the folder in place of `$document_root` and `$request_filename`.
 pub(super) fn path_of_test(path: &str, chain: &Chain<'_>) -> Option<String> {
     let root = chain.word("root").trim_end_matches('/');
-    match path.strip_prefix("$request_filename") {
-        Some(_) if chain.find("alias").is_some() || root.is_empty() => None,
-        Some(rest) => Some(format!("{root}$uri{rest}")),
-        None => Some(path.to_owned()),
+    for (name, is_path) in [("request_filename", true), ("document_root", false), ("realpath_root", false)] {
+        let braced = path.strip_prefix(&format!("${{{name}}}"));
+        let Some(rest) = braced.or_else(|| path.strip_prefix(&format!("${name}"))) else { continue };
+        if chain.find("alias").is_some() || root.is_empty() {
+            return None;
+        }
+        return Some(format!("{root}{}{rest}", if is_path { "${uri}" } else { "" }));
     }
+    Some(path.to_owned())
 }
 
 /// The literals and variables of a text, as an expression writes them.

@@ -4,6 +4,8 @@ use crate::nginx::Directive;
 
 use super::chain::Chain;
 use super::constants::is_used;
+use super::lists::{is_empty_length, is_empty_return};
+use super::more_headers::is_more;
 use super::named_groups::substituted;
 use super::out::{text, value};
 use super::pattern::{self, Pattern, with_only_group};
@@ -24,11 +26,15 @@ impl<'d> Import<'d> {
     pub(super) fn passing_if(&self, directive: &Directive, chain: &Chain<'d>) -> Option<String> {
         const RULES: [&str; 5] = ["rewrite", "return", "set", "break", "if"];
         let is_rule = |it: &Directive| RULES.contains(&it.name.as_str());
+        // With nothing behind it, a `break` ends nothing.
+        let at = chain.own().iter().position(|it| std::ptr::eq(it, directive));
+        let is_last = at.is_some_and(|at| !chain.own().iter().skip(at + 1).any(is_rule));
+        let is_end = |it: &Directive| is_last && is_break(it);
         let has_groups = |it: &Directive| it.texts().iter().any(|text| has_group(text));
         let passes = |it: &Directive| {
             it.name == "if"
                 && it.inner().iter().any(|inner| closed::PASSES.contains(&inner.name.as_str()))
-                && !it.inner().iter().any(|inner| is_rule(inner) || has_groups(inner))
+                && !it.inner().iter().any(|inner| is_rule(inner) && !is_end(inner) || has_groups(inner))
         };
         let has_limits = chain.own().iter().any(|it| it.name == "limit_except");
         if !passes(directive)
@@ -48,7 +54,7 @@ impl<'d> Import<'d> {
     /// The expression and the content of an `if`; `None` if any of it cannot be converted.
     pub(super) fn conditional(&self, directive: &Directive, chain: &Chain<'d>) -> Option<Conditional> {
         let inner = directive.inner();
-        if is_tried(directive) {
+        if is_tried(directive, chain) {
             return None;
         }
         let stops = stops(directive, chain)?;
@@ -57,13 +63,18 @@ impl<'d> Import<'d> {
             settings: Vec::new(),
             before: Vec::new(),
         };
-        let fields: Vec<&Directive> = inner.iter().filter(|it| it.name == "add_header").collect();
+        // The response has no other length.
+        let is_empty = inner.iter().any(is_empty_return);
+        let is_field = |it: &&Directive| it.name == "add_header" && !(is_empty && is_empty_length(it));
+        let fields: Vec<&Directive> = inner.iter().filter(is_field).collect();
         when.settings.extend(self.fields_instead(&fields, chain)?);
         for (at, one) in inner.iter().enumerate() {
             match one.name.as_str() {
                 "add_header" => continue,
                 // All that is behind it in the `if`.
                 "break" => break,
+                // Those whose path the `rewrite` before it has not changed.
+                "return" if inner.iter().take(at).any(ends_here) => return None,
                 "return" if has_group(one.word(0)) => return None,
                 "return" => {
                     let one = self.with_groups(directive, one, &mut when.settings)?;
@@ -72,11 +83,16 @@ impl<'d> Import<'d> {
                 }
                 "set" => when.settings.push(self.set_in(directive, one)?),
                 "rewrite" => self.rewrite_in(one, chain, at + 1 == inner.len(), &mut when)?,
+                _ if is_more(one) => {
+                    let more =
+                        self.more_headers_of(one, chain).ok().filter(|more| more.condition().is_none())?;
+                    when.settings.extend(more.lines);
+                }
                 _ => return None,
             }
             // nginx goes no further.
-            let narrows = is_redirect(one) && whole_path(one.word(0), "/").is_none();
-            if one.name == "return" || is_redirect(one) && !narrows {
+            let is_whole = one.name == "rewrite" && whole_path(one.word(0), "/").is_some();
+            if one.name == "return" || is_whole && (is_redirect(one) || ends_here(one)) {
                 break;
             }
         }
@@ -320,11 +336,16 @@ pub(super) fn is_redirect(directive: &Directive) -> bool {
 
 /// Whether the `break` of an `if` ends what nginx would apply behind it.
 pub(super) fn ends_rewrites(directive: &Directive, chain: &Chain<'_>) -> bool {
-    !is_tried(directive) && stops(directive, chain) != Some(false)
+    !is_tried(directive, chain) && stops(directive, chain) != Some(false)
 }
 
-/// Whether an `if` for files that do not exist is handled like `try_files`: it sends all of them to one path.
-fn is_tried(directive: &Directive) -> bool {
+/// Whether an `if` for files that do not exist is handled like `try_files`: it sends all of them to one path. Beside `try_files` it
+/// comes first.
+fn is_tried(directive: &Directive, chain: &Chain<'_>) -> bool {
+    let level = chain.levels().iter().find(|level| level.iter().any(|it| std::ptr::eq(it, directive)));
+    if level.is_some_and(|level| level.iter().any(|it| it.name == "try_files")) {
+        return false;
+    }
     let mut rules = directive.inner().iter().filter(|it| !is_break(it));
     let only = rules.next().filter(|it| it.name == "rewrite" && !is_redirect(it));
     closed::is_about_missing(directive)

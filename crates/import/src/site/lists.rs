@@ -35,6 +35,11 @@ const ALWAYS_THERE: [&str; 8] = [
 const LISTS: [&[&str]; 6] =
     [&["add_header"], &["add_trailer"], &["limit_req"], &["limit_conn"], &["error_page"], &["sub_filter"]];
 
+/// Whether directives of this name are such a list.
+pub(super) fn is_list(name: &str) -> bool {
+    LISTS.iter().any(|names| names.contains(&name))
+}
+
 impl<'d> Import<'d> {
     /// Collects zones.
     pub(super) fn zones(&mut self, http: &'d [Directive]) {
@@ -94,6 +99,8 @@ impl<'d> Import<'d> {
 
     fn list(&mut self, directive: &'d Directive, is_again: bool, chain: &Chain<'d>, lines: &mut Lines) {
         let text = match directive.name.as_str() {
+            // The response has no other length.
+            "add_header" if is_empty_length(directive) && chain.own().iter().any(is_empty_return) => Ok(None),
             "add_header" => self.header(directive),
             "add_trailer" => self.trailer(directive, chain),
             "limit_req" => self.limit_req(directive, chain),
@@ -125,7 +132,7 @@ impl<'d> Import<'d> {
 
     /// # Errors
     /// Why a text cannot be the value of a field of responses.
-    fn check_field_value(&self, text: &str) -> Result<(), String> {
+    pub(super) fn check_field_value(&self, text: &str) -> Result<(), String> {
         if let Some(unknown) = self.unknown_in_response(text) {
             return Err(unsupported(unknown));
         }
@@ -135,6 +142,7 @@ impl<'d> Import<'d> {
         }
     }
 
+    /// The field of an `add_header`. `None` if nothing is to be written.
     pub(super) fn header(&self, directive: &Directive) -> Result<Option<String>, String> {
         let (name, text) = (directive.word(0), directive.word(1).trim_end());
         if super::cache::is_cache_status(directive) {
@@ -462,6 +470,16 @@ fn of_upstreams(chain: &Chain<'_>) -> &'static str {
 /// The option of a limit that only counts.
 fn dry_run(limit: &Directive, chain: &Chain<'_>) -> &'static str {
     if chain.is_on(&format!("{}_dry_run", limit.name)) { " dry-run=on" } else { "" }
+}
+
+/// Whether an `add_header` says that a response has no body.
+pub(super) fn is_empty_length(directive: &Directive) -> bool {
+    directive.word(0).eq_ignore_ascii_case("content-length") && directive.word(1) == "0"
+}
+
+/// Whether a response is made without a body.
+pub(super) fn is_empty_return(directive: &Directive) -> bool {
+    directive.name == "return" && directive.words.len() == 1 && directive.word(0).parse::<u16>().is_ok()
 }
 
 fn check_statuses(codes: &[&str]) -> Result<(), String> {

@@ -497,6 +497,7 @@ impl<'d> Import<'d> {
         let mut redirects = self.rewrites(if is_if { around } else { &chain }, Some(path), &mut lines);
         if is_if {
             redirects.routes.clear();
+            location.inner().iter().filter(|it| it.name == "break").for_each(|it| self.fates.carried(it));
         }
         for (head, redirect) in redirects.routes {
             let mut lines = Lines::default();

@@ -36,6 +36,7 @@ mod logs;
 mod map_targets;
 mod media_types;
 mod mirror;
+mod more_headers;
 mod named;
 mod named_groups;
 mod out;
@@ -250,6 +251,11 @@ impl<'d> Import<'d> {
             if directive.name == "auth_request_set" && directive.word(1).starts_with("$auth_http_") {
                 // Texts have the field in place of the variable.
                 self.fates.carried(directive);
+                continue;
+            }
+            // A list that inner ones replace everywhere.
+            if lists::is_list(&directive.name) {
+                self.fates.needless(directive);
                 continue;
             }
             match table::why(directive) {

@@ -24,23 +24,82 @@ pub(super) fn read(pattern: &str) -> Option<Pattern> {
     without_lookaround(pattern).filter(is_valid).map(Pattern::Wider)
 }
 
-/// Writes a negative look-ahead for a plain text, such as `\.(?!well-known).*`, without it: as what may follow instead. What
-/// comes after it must match anything.
+/// Writes a negative look-ahead such as `\.(?!well-known).*` without it: as what may follow instead. What comes after it must match
+/// anything.
 fn without_negative(pattern: &str) -> Option<String> {
-    let (before, rest) = pattern.split_once("(?!")?;
-    let (text, after) = rest.split_once(')')?;
-    let text: Vec<char> =
-        text.replace("\\/", "/").replace("\\-", "-").replace("\\.", "\u{1}").chars().collect();
-    let is_plain = |char: &char| char.is_ascii_alphanumeric() || "/-_\u{1}".contains(*char);
-    if !["", ".*", "(.*)", ".*$"].contains(&after) || text.is_empty() || !text.iter().all(is_plain) {
+    let at = pattern.find("(?!")?;
+    let end = at + group_bytes(pattern.get(at..)?)?;
+    let (before, after) = (pattern.get(..at)?, pattern.get(end..)?);
+    let chars = single_chars(pattern.get(at + "(?!".len()..end - 1)?)?;
+    if !matches_anything(after) {
         return None;
     }
-    let others = text.iter().rev().fold(String::new(), |inner, char| {
-        let char = if *char == '\u{1}' { "\\.".to_owned() } else { regex::escape(&char.to_string()) };
+    let others = chars.iter().rev().fold(String::new(), |inner, (char, other)| {
         let longer = if inner.is_empty() { String::new() } else { format!("|{char}{inner}") };
-        format!("(?:$|[^{char}]{longer})")
+        format!("(?:$|{other}{longer})")
     });
-    Some(format!("{before}{others}"))
+    let after = if ANYTHING.contains(&after) { "" } else { after };
+    Some(format!("{before}{others}{after}"))
+}
+
+/// Ends of an expression that match every text.
+const ANYTHING: [&str; 5] = ["", ".*", "(.*)", ".*$", "(.*)$"];
+
+/// Whether what follows in an expression matches every text, whatever groups end there.
+fn matches_anything(after: &str) -> bool {
+    let mut rest = after;
+    while !ANYTHING.contains(&rest) {
+        if let Some(behind) = rest.strip_prefix(')') {
+            if behind.starts_with(['*', '+', '?', '{']) {
+                return false;
+            }
+            rest = behind;
+        } else if let Some(others) = rest.strip_prefix('|') {
+            // The other alternatives of a group are not behind this one.
+            let mut depth = 0;
+            let end = dividers(others).find(|(_, char)| {
+                depth += i32::from(*char == '(') - i32::from(*char == ')');
+                depth < 0
+            });
+            rest = end.map_or("", |(at, _)| others.get(at..).unwrap_or_default());
+        } else {
+            return false;
+        }
+    }
+    true
+}
+
+/// The parts of an expression for one character each, with what matches all other characters. `None` if there is anything else in it.
+fn single_chars(text: &str) -> Option<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let (part, other) = match first {
+            '\\' => {
+                let escaped = rest.chars().nth(1)?;
+                let is_known = !escaped.is_ascii_alphanumeric() || "dws".contains(escaped);
+                let part = rest.get(..1 + escaped.len_utf8()).filter(|_| is_known)?;
+                (part, format!("[^{part}]"))
+            }
+            '[' => {
+                let end = rest.get(2..)?.find(']')? + 3;
+                let part = rest.get(..end).filter(|part| !part[1..].contains(['[', '\\']))?;
+                let inside = part.get(1..part.len() - 1)?;
+                (
+                    part,
+                    inside.strip_prefix('^').map_or_else(|| format!("[^{inside}]"), |not| format!("[{not}]")),
+                )
+            }
+            _ if ".()|*+?{}^$".contains(first) => return None,
+            _ => {
+                let part = rest.get(..first.len_utf8())?;
+                (part, format!("[^{}]", regex::escape(part)))
+            }
+        };
+        found.push((part.to_owned(), other));
+        rest = rest.get(part.len()..)?;
+    }
+    (!found.is_empty()).then_some(found)
 }
 
 /// Removes look-around, so that the expression matches more.
@@ -208,6 +267,42 @@ mod tests {
             ("/.well-known/.env", true),
         ] {
             assert_eq!(laravel.is_match(path.as_bytes()), expected, "{path}");
+        }
+        // That of the documentation of Docker's registry.
+        let Some(Pattern::Same(old)) = read(r"^(docker\/1\.(3|4|5(?!\.[0-9]-dev))|Go ).*$") else {
+            panic!("it is plain")
+        };
+        let old = Regex::new(&old, false).unwrap();
+        for (agent, expected) in [
+            ("docker/1.3", true),
+            ("docker/1.4.1", true),
+            ("docker/1.5", true),
+            ("docker/1.5.0", true),
+            ("docker/1.5.0-de", true),
+            ("docker/1.5.x-dev", true),
+            ("docker/1.5.0-dev", false),
+            ("docker/1.5.0-dev2", false),
+            ("docker/1.6", false),
+            ("Go 1.1", true),
+            ("xGo ", false),
+        ] {
+            assert_eq!(old.is_match(agent.as_bytes()), expected, "{agent}");
+        }
+        for (pattern, text, expected) in [
+            (r"^/(?:a(?!\d|x))", "/a", None),
+            (r"^/a(?![^b])", "/ab", Some(true)),
+            (r"^/a(?![^b])", "/ac", Some(false)),
+            (r"x(?!\d)|yz", "x1", Some(false)),
+            (r"x(?!\d)|yz", "yz", Some(true)),
+            (r"^(x(?!\d))+$", "x", None),
+        ] {
+            let found = match read(pattern) {
+                Some(Pattern::Same(same)) => {
+                    Some(Regex::new(&same, false).unwrap().is_match(text.as_bytes()))
+                }
+                _ => None,
+            };
+            assert_eq!(found, expected, "{pattern} {text}");
         }
         assert_eq!(read("^/a$"), Some(Pattern::Same("^/a$".to_owned())));
         assert_eq!(read("^/(?!a|b)c"), Some(Pattern::Same("^/(?!a|b)c".to_owned())));

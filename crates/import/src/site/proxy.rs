@@ -286,15 +286,13 @@ impl<'d> Import<'d> {
                     proxy_host = match given {
                         "$host" | "$http_host" | "$host:$server_port" => None,
                         "$proxy_host" => proxy_host,
-                        other if other.contains('$') => {
-                            self.leave(
-                                directive,
-                                "only the original Host or a fixed name is supported",
-                                lines,
-                            );
-                            None
-                        }
-                        other => Some(other.to_owned()),
+                        other => match self.unsupported(other) {
+                            Some(why) => {
+                                self.leave(directive, &why, lines);
+                                None
+                            }
+                            None => Some(other.to_owned()),
+                        },
                     };
                 }
                 // nginx forwards all protocols; here WebSockets without further ado.

@@ -42,6 +42,7 @@ impl<'d> Import<'d> {
         }
         self.access(chain, lines);
         self.limit_except(chain, lines);
+        self.more_headers(chain, lines);
         self.ifs_and_sets(chain, lines);
     }
 

@@ -112,6 +112,8 @@ const NEEDLESS: &[&str] = &[
     "worker_rlimit_nofile",
     "worker_shutdown_timeout",
     "zone",
+    "http2_push",
+    "http2_push_preload",
     "large_client_header_buffers",
     "lingering_close",
     "lingering_time",
@@ -292,6 +294,12 @@ pub(super) fn why(directive: &Directive) -> Option<&'static str> {
     }
     let changes_nothing = !(is_off && ON_HERE.contains(&name));
     if is_needless(name) && changes_nothing {
+        return None;
+    }
+    // These are always stored.
+    if name == "proxy_cache_methods"
+        && directive.texts().iter().all(|method| ["GET", "HEAD"].contains(method))
+    {
         return None;
     }
     // It switches off something that is not on here.

@@ -71,7 +71,7 @@ pub(super) fn rate(text: &str) -> Option<String> {
 }
 
 /// Variables with the same name in both.
-const VARIABLES: [&str; 51] = [
+const VARIABLES: [&str; 52] = [
     "scheme",
     "host",
     "http_host",
@@ -102,6 +102,7 @@ const VARIABLES: [&str; 51] = [
     "ssl_protocol",
     "ssl_cipher",
     "ssl_session_reused",
+    "ssl_early_data",
     "ssl_server_name",
     "connection",
     "http2",

@@ -94,6 +94,8 @@ impl Rules {
 /// What an upstream gets in place of parts of the client's request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReplacedParts {
+    /// `Host`, in place of that of the action; one that is empty for a request is the client's. One that is not `host[:port]` gets 400.
+    pub host: Option<Template>,
     /// The method; one that is empty for a request is the client's. `HEAD` and `CONNECT`, which say how long the response is, cannot be
     /// set, nor what is not a token: such a request gets 400.
     pub method: Option<Template>,

@@ -62,6 +62,8 @@ pub enum Variable {
     Http2,
     /// `r` if the TLS session was resumed, `.` if not, nothing without TLS.
     TlsResumed,
+    /// `1` for a request that came before the end of the handshake (early data), else nothing.
+    TlsEarly,
     /// The name that the client asks for by TLS (SNI).
     TlsServerName,
     /// The number of the connection.
@@ -282,7 +284,7 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 66] = [
+pub const VARIABLES: [(&str, Variable); 67] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
@@ -313,6 +315,7 @@ pub const VARIABLES: [(&str, Variable); 66] = [
     ("ssl_protocol", Variable::TlsVersion),
     ("ssl_cipher", Variable::TlsCipher),
     ("ssl_session_reused", Variable::TlsResumed),
+    ("ssl_early_data", Variable::TlsEarly),
     ("ssl_server_name", Variable::TlsServerName),
     ("connection", Variable::Connection),
     ("http2", Variable::Http2),

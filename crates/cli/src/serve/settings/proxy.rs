@@ -74,11 +74,17 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
         name: "proxy-host",
         value: "HOST",
         default: "kept",
-        help: "the Host sent to upstreams: kept (that of the client), upstream (the server's address), or a name",
+        help: "the Host sent to upstreams: kept (that of the client), upstream (the server's address), or a name, with variables; one that \
+               is empty is that of the client",
         set: |options, given| {
+            options.rules.replaced.host = None;
             options.forward.host = match given.text() {
                 "kept" => Host::Kept,
                 "upstream" => Host::Upstream,
+                text if text.contains('$') => {
+                    options.rules.replaced.host = Some(options.template(text)?);
+                    Host::Kept
+                }
                 name => Host::Set(parse::field_value(name)?.to_owned()),
             };
             Ok(())
