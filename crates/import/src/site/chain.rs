@@ -110,6 +110,11 @@ impl<'d> Chain<'d> {
         self.levels.iter().find_map(named)
     }
 
+    /// All of this name, of all blocks.
+    pub(super) fn find_all(&self, name: &str) -> Vec<&'d Directive> {
+        self.levels.iter().flat_map(|level| level.iter()).filter(|directive| directive.name == name).collect()
+    }
+
     /// Its first word; empty if there is none.
     pub(super) fn word(&self, name: &str) -> &'d str {
         self.find(name).map_or("", |directive| directive.word(0))

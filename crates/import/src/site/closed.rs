@@ -300,8 +300,14 @@ impl<'d> Import<'d> {
         let levels = chain.levels();
         let conditions =
             levels.iter().enumerate().filter(|(depth, _)| *depth == 0 || chain.is_server(*depth));
-        let is_tried = |it: &&'d Directive| is_about_missing(it) && self.conditional(it, chain).is_none();
-        let conditions = conditions.flat_map(|(_, level)| level.iter()).filter(is_tried);
+        // The folder of a condition is that of its own level.
+        let is_tried = |around: &Chain<'d>, it: &Directive| {
+            is_about_missing(it) && self.conditional(it, around).is_none()
+        };
+        let conditions = conditions.flat_map(|(depth, level)| {
+            let around = chain.from(depth);
+            level.iter().filter(move |it| is_tried(&around, it))
+        });
         let mut rewrites =
             conditions.filter_map(|it| Some((it, it.inner().iter().find(|inner| inner.name == "rewrite")?)));
         rewrites.next()

@@ -54,6 +54,10 @@ fn conditions_variables_and_tables() {
              proxy-redirect \"http://a:1/\" \"/\" | } | route \"/\" { | files \"/r\" | }",
         ),
         (
+            "root /r; if (!-f $request_filename) { rewrite ^/([a-z]+)$ /$1.html last; } location /x/ { alias /y/; }",
+            "route \"/x/\" { | files-at \"/x/\" | files \"/y/\" | }",
+        ),
+        (
             "root /r; if ($ssl_early_data) { return 425; }",
             "when \"!($ssl_early_data in ['', '0'])\" { | respond 425 | }",
         ),

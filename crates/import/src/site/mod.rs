@@ -29,6 +29,7 @@ mod hidden;
 mod ifs;
 #[cfg(test)]
 mod inherited_tests;
+mod issued;
 mod limit_except;
 mod lists;
 mod location;

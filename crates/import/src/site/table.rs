@@ -6,6 +6,7 @@ use crate::nginx::Directive;
 const NEEDLESS: &[&str] = &[
     "absolute_redirect",
     "accept_mutex",
+    "acme_shared_zone",
     "aio",
     "autoindex_exact_size",
     "autoindex_localtime",
@@ -183,6 +184,7 @@ const LEFT: &[(&str, &str)] = &[
 /// Directives whose names, or the beginnings of names, are known beside those above: what they do is converted elsewhere, or
 /// changes no more than the form, the speed or the log of a response.
 const KNOWN: &[&str] = &[
+    "acme_",
     "add_after_body",
     "add_before_body",
     "add_header",

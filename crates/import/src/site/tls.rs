@@ -4,6 +4,7 @@ use crate::nginx::Directive;
 
 use super::Import;
 use super::chain::Chain;
+use super::issued;
 use super::out::{Lines, option, text};
 
 /// Directives that `tls` and the settings beside it stand for.
@@ -41,8 +42,11 @@ fn other_server<'d>(chain: &Chain<'d>, at: usize) -> Option<&'d [Directive]> {
     servers.nth(at).map(Directive::inner)
 }
 
-/// A server's own certificate with its key, as in `tls`.
+/// A server's own certificate with its key, as in `tls`; nothing if a CA issues it by ACME.
 fn certificate(chain: &Chain<'_>) -> Option<String> {
+    if issued::issuer(chain).is_some() {
+        return Some(String::new());
+    }
     let pair = chain.find("ssl_certificate").zip(chain.find("ssl_certificate_key"));
     let (certificate, key) = pair.map(|(certificate, key)| (certificate.word(0), key.word(0)))?;
     let passwords = option("passwords", chain.word("ssl_password_file"));
@@ -195,8 +199,13 @@ impl<'d> Import<'d> {
             }
         }
         self.early_data(chain, top, lines);
+        if let Some(issuer) = issued::issuer(chain).filter(|_| pair.is_empty()) {
+            self.issued(issuer, chain, top);
+        }
         let lines = if self.shares_addresses { top } else { lines };
-        lines.setting(format!("tls {pair}"));
+        if !pair.is_empty() {
+            lines.setting(format!("tls {pair}"));
+        }
         if let Some(directive) = chain.find("ssl_protocols") {
             let protocols = directive.texts();
             match (protocols.contains(&"TLSv1.2"), protocols.contains(&"TLSv1.3")) {
