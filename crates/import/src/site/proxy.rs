@@ -5,6 +5,7 @@ use crate::nginx::Directive;
 use super::cache::sliced;
 use super::chain::{Chain, has_below};
 use super::fastcgi::NO_POOL;
+use super::lists::is_of_connection;
 use super::location::Path;
 use super::out::{Lines, line, option, text, value};
 use super::target::Target;
@@ -201,6 +202,10 @@ impl<'d> Import<'d> {
             let name = directive.word(0);
             let is = |other: &str| name.eq_ignore_ascii_case(other);
             if has_expires && (is("cache-control") || is("expires")) {
+                continue;
+            }
+            // Those of the connection to the upstream are not passed on.
+            if is_of_connection(name) {
                 continue;
             }
             let remove = format!("response-header remove {}", value(name));

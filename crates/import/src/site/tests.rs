@@ -151,7 +151,7 @@ fn directives_have_their_words() {
              // not converted: location = x { … }  (nginx.conf:1) no path begins so; an expression needs ~ | route \"/\" { | respond 204 | }",
         ),
         (
-            "location / { proxy_pass https://a:1/b/; proxy_hide_header C; proxy_request_buffering on; proxy_buffering on; proxy_max_temp_file_size 64m; }",
+            "location / { proxy_pass https://a:1/b/; proxy_hide_header C; proxy_hide_header Upgrade; proxy_request_buffering on; proxy_buffering on; proxy_max_temp_file_size 64m; }",
             "route \"/\" { | rewrite-prefix \"/\" \"/b/\" | proxy a-1 | proxy-host \"a:1\" | x-forwarded off | proxy-redirect \"https://a:1/b/\" \"/\" | buffer-response \"64MiB\" | \
              response-header remove \"C\" | }",
         ),
