@@ -6,7 +6,7 @@ use std::fmt;
 use flatout_lane::poll::EVENTS_MAX;
 use flatout_proxy::Balance;
 
-use crate::scene::{Configuration, Scene, TIME_MAX};
+use crate::scene::{Configuration, Occasion, Scene, TIME_MAX};
 
 /// Properties, and whether they are there.
 pub type Properties = Vec<(&'static str, bool)>;
@@ -114,5 +114,8 @@ fn of_scene(it: &Scene) -> Properties {
         ("long bodies", it.has_long_bodies),
         ("few events at a time", it.events_max < EVENTS_MAX),
         ("small socket buffers", it.send_buffer_bytes.is_some()),
+        ("small limits of buffers", it.limit_bytes.is_some()),
+        ("a busy channel", it.channels.is_some_and(|channels| channels.is_busy)),
+        ("changes while bodies are on their way", it.changes == Occasion::BodyWaits),
     ]
 }

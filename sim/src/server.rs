@@ -140,6 +140,11 @@ impl SimulatedWorker {
         self.stepped.check_at_rest()
     }
 
+    /// Memory of the request bodies that all workers of its server collect.
+    pub(crate) fn bodies_bytes(&self) -> u64 {
+        self.stepped.bodies_bytes()
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.stepped.has_ended()
     }

@@ -19,6 +19,15 @@ use crate::world::Shared;
 const PUBLISH_PAUSE_NS_MAX: u64 = 1_000_000_000;
 const PUBLISH_PAUSE_NS_LONG: u64 = 60_000_000_000;
 
+/// The longest time between two messages of a busy channel, and how its subscribers read: at most so much at once, with such a pause at one
+/// of so many steps.
+const BUSY_PAUSE_NS_MAX: u64 = 40_000_000;
+const BUSY_READ_BYTES_MAX: usize = 6_000;
+const BUSY_READS_PER_PAUSE: u8 = 8;
+
+/// At one of so many steps such a subscriber pauses for longer, or breaks off.
+const BUSY_INTERRUPT_STEPS: u8 = 255;
+
 /// Messages that are published at once.
 const BURST_MAX: u32 = 40;
 
@@ -113,7 +122,11 @@ impl Publisher {
         }
         self.left -= count;
         shared.model.channels.has_ended = self.left == 0;
-        let most = if self.random.u8(..24) == 0 { PUBLISH_PAUSE_NS_LONG } else { PUBLISH_PAUSE_NS_MAX };
+        let most = match self.random.u8(..24) {
+            _ if channels.is_busy => BUSY_PAUSE_NS_MAX,
+            0 => PUBLISH_PAUSE_NS_LONG,
+            _ => PUBLISH_PAUSE_NS_MAX,
+        };
         self.at_ns = shared.now_ns + self.random.u64(..most);
         Ok(true)
     }
@@ -222,8 +235,9 @@ impl Subscriber {
                 Sent::Broken => return self.end(shared),
             }
         }
-        if !connection.is_steady && self.random.u8(..INTERRUPT_STEPS) == 0 && !connection.link.is_announcing()
-        {
+        let is_busy = shared.scene.channels.is_some_and(|channels| channels.is_busy);
+        let steps = if is_busy { BUSY_INTERRUPT_STEPS } else { INTERRUPT_STEPS };
+        if !connection.is_steady && self.random.u8(..steps) == 0 && !connection.link.is_announcing() {
             return Ok(self.interrupt(shared));
         }
         self.receive(shared)
@@ -297,9 +311,14 @@ impl Subscriber {
         let actor = Actor::Subscriber(self.number);
         let Some(connection) = &mut self.connection else { return Ok(false) };
         let (input, random) = (&mut connection.inbox.input, &mut self.random);
+        let is_busy = shared.scene.channels.is_some_and(|channels| channels.is_busy);
+        let is_http2 = matches!(connection.link, Link::Http2(_));
         let received = match &mut connection.link {
             Link::Http1(socket) => {
-                let most = socket.draw_room(random);
+                let most = match is_busy {
+                    true => random.usize(1..=BUSY_READ_BYTES_MAX),
+                    false => socket.draw_room(random),
+                };
                 let received = socket.receive(input, most);
                 if let Received::Bytes(bytes) = received {
                     shared.event(actor, Event::Received(bytes));
@@ -321,7 +340,13 @@ impl Subscriber {
         }
         match received {
             Received::End | Received::Reset => self.end(shared),
-            Received::Nothing | Received::Bytes(_) => Ok(true),
+            Received::Nothing | Received::Bytes(_) => {
+                // With the smallest windows, streams of HTTP/2 have many more steps.
+                if is_busy && !is_http2 && self.random.u8(..BUSY_READS_PER_PAUSE) == 0 {
+                    self.wakes_at_ns = shared.now_ns + self.random.u64(1..=BUSY_PAUSE_NS_MAX);
+                }
+                Ok(true)
+            }
         }
     }
 

@@ -191,6 +191,16 @@ pub fn is_over(ends_ns: u64) -> bool {
     nanoseconds() > ends_ns
 }
 
+/// The same at this value of [`nanoseconds`].
+#[inline]
+pub fn is_over_at(now_ns: u64, ends_ns: u64) -> bool {
+    #[cfg(feature = "simulation")]
+    if simulated::ends_slice() {
+        return true;
+    }
+    now_ns > ends_ns
+}
+
 /// Nanoseconds since 1970, for comparison with times of other programs.
 pub fn unix_nanoseconds() -> u64 {
     since(read(ClockId::Realtime))

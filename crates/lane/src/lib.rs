@@ -25,6 +25,7 @@ pub mod descriptors;
 pub mod file;
 #[cfg(feature = "simulation")]
 pub mod jobs;
+pub mod limit;
 pub mod listener;
 pub mod names;
 pub mod namespace;

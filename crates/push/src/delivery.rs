@@ -7,8 +7,8 @@
 
 use bytes::Bytes;
 use flatout_engine::{Moved, bug};
-use flatout_lane::clock;
 use flatout_lane::slab::Key;
+use flatout_lane::{clock, limit};
 use flatout_wire::websocket::{Opcode, write_frame};
 
 use super::hub::Fetched;
@@ -50,7 +50,7 @@ impl WorkerChannels {
                 break;
             }
         }
-        while clock::nanoseconds() < ends_ns
+        while !clock::is_over(ends_ns)
             && let Some(poller) = state.due.pop_front()
         {
             self.answer_poll(state, poller);
@@ -68,7 +68,7 @@ impl WorkerChannels {
         // A channel is not dropped while it is queued; the caller reports it.
         let Some(local) = state.locals.get_mut(&channel) else { return true };
         if local.walk.is_none() {
-            let fetched = self.hub.fetch(&[channel], local.sent, u64::MAX, FETCHED_BYTES_MAX);
+            let fetched = self.hub.fetch(&[channel], local.sent, u64::MAX, limit::bytes(FETCHED_BYTES_MAX));
             let from = local.sent;
             local.sent = fetched.up_to.max(from);
             // A subscriber with several channels may wait for a channel that this worker has not examined.
@@ -225,9 +225,9 @@ impl WorkerChannels {
         let fetched = if has_several {
             let channels: Vec<u32> =
                 std::iter::once(channel).chain(more.others.iter().map(|(channel, _)| *channel)).collect();
-            self.hub.fetch(&channels, late.cursor, u64::MAX, FETCHED_BYTES_MAX)
+            self.hub.fetch(&channels, late.cursor, u64::MAX, limit::bytes(FETCHED_BYTES_MAX))
         } else if late.cursor < local.sent {
-            self.hub.fetch(&[channel], late.cursor, local.sent, FETCHED_BYTES_MAX)
+            self.hub.fetch(&[channel], late.cursor, local.sent, limit::bytes(FETCHED_BYTES_MAX))
         } else {
             Fetched { up_to: late.cursor, ..Fetched::default() }
         };

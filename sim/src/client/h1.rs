@@ -50,6 +50,12 @@ pub(super) struct Connection {
     input: Vec<u8>,
     /// After its last response it stays until the server closes.
     rests: bool,
+    /// Its last request asks the server to close.
+    asks_for_end: bool,
+    /// When it had its last response, and began to wait for that.
+    awaits_end_ns: Option<u64>,
+    /// When it had its last response so far, or was opened.
+    responded_ns: u64,
     /// The request whose response is next.
     next: usize,
     response: Option<(Head, Decoder)>,
@@ -61,10 +67,28 @@ struct Request {
     begin: usize,
     head_end: usize,
     end: usize,
+    /// It has asked whether its body is wanted, and got no word so far.
+    awaits_100: bool,
+    /// It has asked.
+    expects: bool,
 }
 
 /// A client that leaves does so at one of so many steps at which it waits.
 const LEAVE_STEPS: u8 = 3;
+
+/// It pauses before one of so many pieces, and of so many pieces of a body where the server changes meanwhile.
+const PAUSE_LOOKS: u8 = 16;
+const BODY_LOOKS: u8 = 3;
+
+/// One in so many uploads asks whether its body is wanted, and one in so many connections asks the server to close it.
+const UPLOADS_PER_EXPECTATION: u8 = 5;
+const CONNECTIONS_PER_END: u8 = 6;
+
+/// How long the server waits for a head, or for the next request: a minute, as its limits are, and some.
+const HEAD_NS_MAX: u64 = 75_000_000_000;
+
+/// How long the server may take to close a connection as asked: nobody waits for anything then.
+const END_NS_MAX: u64 = 2_000_000_000;
 
 #[derive(Debug, Clone, Copy)]
 enum Fault {
@@ -88,6 +112,9 @@ impl Connection {
         wakes_at_ns: &mut u64,
     ) -> Result<Did, String> {
         self.has_failed |= self.crashes != shared.crashes;
+        if self.gives_up_at_ns.is_some_and(|at| shared.now_ns >= at) {
+            self.check_patience(shared)?;
+        }
         if let Some(tunnel) = self.tunnel.as_mut().filter(|_| self.has_switched) {
             return tunnel.step(&mut self.socket, &mut self.input, random, shared, actor, wakes_at_ns);
         }
@@ -103,6 +130,22 @@ impl Connection {
             }
         }
         Ok(Did::Nothing)
+    }
+
+    /// It gives up. A server does not wait so long for a head, nor for another request.
+    fn check_patience(&self, shared: &Shared<'_>) -> Result<(), String> {
+        let Some(request) = self.requests.get(self.next) else { return Ok(()) };
+        let is_in_head = (request.begin..request.head_end).contains(&self.sent) && self.response.is_none();
+        let is_known = shared.scene.accepts_at_once() && self.crashes == shared.crashes;
+        let waited_ns = shared.now_ns - self.responded_ns;
+        match is_in_head && is_known && waited_ns > HEAD_NS_MAX {
+            true => Err(format!(
+                "the server has waited {} s for the rest of the head of request {}",
+                waited_ns / 1_000_000_000,
+                request.planned.id
+            )),
+            false => Ok(()),
+        }
     }
 
     /// After its last response it stays until the server closes.
@@ -122,6 +165,9 @@ impl Connection {
 
     /// What its client waits for, for a message.
     pub(super) fn waits_for(&self) -> Option<String> {
+        if self.awaits_end_ns.is_some() {
+            return Some("the end of a connection that was to be closed after its last response".to_owned());
+        }
         let request = self.requests.get(self.next)?;
         Some(format!(
             "the response to request {} ({} {}, {} of {} bytes sent)",
@@ -154,12 +200,30 @@ impl Connection {
         let may_fail = shared.scene.clients_fail;
         let is_occasion = shared.scene.changes == Occasion::ClientLeaves;
         let tunnel = all.last().and_then(|last| Tunnel::of_client(last, random, may_fail));
-        let mut requests = Vec::with_capacity(all.len());
-        for mut planned in all {
+        // By a generator of its own.
+        let mut fields = fastrand::Rng::with_seed(random.get_seed());
+        let asks_for_end = !is_polling && !has_tunnel && fields.u8(..CONNECTIONS_PER_END) == 0;
+        let (mut requests, count) = (Vec::with_capacity(all.len()), all.len());
+        for (at, mut planned) in all.into_iter().enumerate() {
             planned.address = socket.announced();
             let begin = output.len();
-            let head_end = write_request(&planned, random, &mut output);
-            requests.push(Request { planned, begin, head_end, end: output.len() });
+            let expects =
+                has_body(&planned) && planned.body_length > 0 && fields.u8(..UPLOADS_PER_EXPECTATION) == 0;
+            let lines = match (expects, asks_for_end && at + 1 == count) {
+                (false, false) => "",
+                (true, false) => "Expect: 100-continue\r\n",
+                (false, true) => "Connection: close\r\n",
+                (true, true) => "Expect: 100-continue\r\nConnection: close\r\n",
+            };
+            let head_end = write_request(&planned, lines, random, &mut output);
+            requests.push(Request {
+                planned,
+                begin,
+                head_end,
+                end: output.len(),
+                awaits_100: expects,
+                expects,
+            });
         }
         for request in &requests {
             shared.model.plan(request.planned.clone());
@@ -192,6 +256,9 @@ impl Connection {
             gives_up_at_ns: None,
             input: Vec::new(),
             rests: false,
+            asks_for_end,
+            awaits_end_ns: None,
+            responded_ns: shared.now_ns,
             next: 0,
             response: None,
         }
@@ -201,7 +268,10 @@ impl Connection {
     fn sendable(&self) -> usize {
         let end = match self.is_pipelined {
             true => self.output.len(),
-            false => self.requests.get(self.next).map_or(self.sent, |request| request.end),
+            false => self.requests.get(self.next).map_or(self.sent, |request| match request.awaits_100 {
+                true => request.head_end,
+                false => request.end,
+            }),
         };
         match self.fault {
             Some((at, _)) => end.min(at),
@@ -266,12 +336,17 @@ impl Connection {
             self.is_polling && self.next > 0 && self.requests.get(self.next).is_some_and(is_next);
         let waits = is_between && !self.has_waited && random.bool();
         self.has_waited |= is_between;
-        if (waits || !self.is_steady && random.u8(..16) == 0) && !self.socket.is_announcing() {
+        let is_in = |request: &Request| (request.head_end..request.end).contains(&self.sent);
+        let is_in_body = self.requests.get(self.next).is_some_and(is_in);
+        let looks = match shared.scene.changes {
+            Occasion::BodyWaits if is_in_body => BODY_LOOKS,
+            _ => PAUSE_LOOKS,
+        };
+        if (waits || !self.is_steady && random.u8(..looks) == 0) && !self.socket.is_announcing() {
             self.is_slow |= !waits;
-            let is_in_body = |request: &Request| (request.head_end..request.end).contains(&self.sent);
-            if self.requests.get(self.next).is_some_and(is_in_body) {
+            if is_in_body {
                 // When the clock has moved, the server has certainly read the head.
-                shared.invite_change(shared.now_ns + 1);
+                shared.invite_in_body(shared.now_ns + 1);
             }
             let pause_ms = random.u64(1..=if waits { POLL_PAUSE_MS_MAX } else { PAUSE_MS_MAX });
             *wakes_at_ns = shared.pause(actor, pause_ms);
@@ -343,7 +418,12 @@ impl Connection {
                 return Err(format!("{} bytes after the last response", self.input.len()));
             }
             // Half a request is no rest.
-            self.rests &= self.sent == self.output.len();
+            let has_sent = self.sent == self.output.len();
+            self.rests &= has_sent;
+            if self.asks_for_end && has_sent && !self.has_failed {
+                self.awaits_end_ns.get_or_insert(shared.now_ns);
+                return Ok(Did::Something);
+            }
             if self.rests {
                 return Ok(Did::Something);
             }
@@ -368,6 +448,7 @@ impl Connection {
                     return Ok(());
                 }
                 if (100..200).contains(&status) {
+                    self.go_on_after(status)?;
                     continue;
                 }
                 let framing = match request.planned.method == "HEAD" || matches!(status, 204 | 304) {
@@ -384,6 +465,20 @@ impl Connection {
             if self.finish(shared, actor)? {
                 return Ok(());
             }
+        }
+    }
+
+    /// A response that is not the last of its request has come.
+    fn go_on_after(&mut self, status: u16) -> Result<(), String> {
+        match self.requests.get_mut(self.next) {
+            Some(request) if status == 100 && !request.expects => {
+                Err(format!("request {} got 100 Continue, for which it has not asked", request.planned.id))
+            }
+            Some(request) if status == 100 => {
+                request.awaits_100 = false;
+                Ok(())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -411,8 +506,15 @@ impl Connection {
         let now = shared.moment();
         shared.model.response(request.planned.id, &got, excuse, now, shared.scene)?;
         self.next += 1;
+        self.responded_ns = shared.now_ns;
         self.has_waited = false;
         let closes = head.field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        if self.asks_for_end && self.next == self.requests.len() && !closes && decoder.is_complete {
+            let id = request.planned.id;
+            return Err(format!(
+                "request {id} asks for the end of its connection, its response does not say so"
+            ));
+        }
         if closes {
             // What was sent behind it is not served. A head that was not read to its end gets a body, whatever its method.
             self.input.clear();
@@ -424,6 +526,17 @@ impl Connection {
 
     /// The connection has ended.
     fn end(&mut self, is_reset: bool, shared: &mut Shared<'_>, actor: Actor) -> Result<(), String> {
+        let waited_ns = self.awaits_end_ns.map_or(0, |since_ns| shared.now_ns - since_ns);
+        // Its upstream may still read the body, or end the response later.
+        let is_over = self.requests.last().is_some_and(|last| !has_body(&last.planned))
+            && !shared.scene.has_separate_ends()
+            && !shared.upstreams_failed;
+        if waited_ns > END_NS_MAX && is_over {
+            return Err(format!(
+                "the server has closed a connection {} ms after its last response, which was to end it",
+                waited_ns / 1_000_000
+            ));
+        }
         if let Some((head, mut decoder)) = self.response.take() {
             if !is_reset {
                 decoder.end();
@@ -476,8 +589,12 @@ impl Connection {
     }
 }
 
-/// Appends a request. Returns where its head ends.
-fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec<u8>) -> usize {
+fn has_body(planned: &Planned) -> bool {
+    matches!(planned.method, "POST" | "PUT")
+}
+
+/// Appends a request with these lines more in its head. Returns where its head ends.
+fn write_request(planned: &Planned, lines: &str, random: &mut fastrand::Rng, output: &mut Vec<u8>) -> usize {
     let head = format!("{} {} HTTP/1.1\r\nHost: a.test\r\n", planned.method, planned.target());
     output.extend_from_slice(head.as_bytes());
     if planned.resource.is_some() {
@@ -490,7 +607,8 @@ fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec
     if let Some(own) = planned.own_id() {
         output.extend_from_slice(format!("X-Request-Id: {own}\r\n").as_bytes());
     }
-    let has_body = matches!(planned.method, "POST" | "PUT");
+    output.extend_from_slice(lines.as_bytes());
+    let has_body = has_body(planned);
     let body = body(planned.id, planned.body_length);
     let is_chunked = has_body && random.bool();
     let framing = match (has_body, is_chunked) {

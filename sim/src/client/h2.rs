@@ -213,7 +213,8 @@ impl Connection {
         let mut did = self.drive(shared, actor);
         did |= self.request(random, shared, actor);
         let is_late = self.reads_late && self.deaf_until_ns.is_none();
-        if !did && self.is_steady && !self.reads_late && self.wire.borrow().is_through() {
+        let is_prompt = self.is_steady && self.slow_pauses_left == 0 && !self.reads_late;
+        if !did && is_prompt && self.wire.borrow().is_through() {
             let unanswered = self.streams.iter().filter(|stream| stream.response.is_some());
             unanswered.for_each(|stream| shared.model.heads.was_sent(stream.planned.id));
         }
@@ -303,6 +304,8 @@ impl Connection {
                 self.deaf_until_ns = Some(shared.now_ns + patience_ns);
                 self.gives_up_at_ns = Some(shared.now_ns + 2 * patience_ns);
                 self.wire.borrow_mut().is_deaf = true;
+                let waiting = self.streams.iter().filter(|stream| stream.response.is_some());
+                waiting.for_each(|stream| shared.model.heads.is_held(stream.planned.id));
             }
             Fault::Silence => {
                 self.has_failed = true;

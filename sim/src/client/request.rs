@@ -41,7 +41,11 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
             address: None,
         };
     }
-    let method = *random.choice(&["GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE"]).expect("some");
+    let methods = match shared.scene.has_many_uploads {
+        true => ["GET", "POST", "PUT", "POST", "POST", "PUT", "DELETE"],
+        false => ["GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE"],
+    };
+    let method = *random.choice(&methods).expect("some");
     let path = match random.u8(..20) {
         0 | 1 => DENIED,
         2 | 3 => REFUSED,

@@ -39,6 +39,11 @@ impl Heads {
         self.unread.entry(id).and_modify(|progress| *progress = Progress::Sent);
     }
 
+    /// Its client reads nothing from now on. While what the server sends finds no room, it may not read the head either.
+    pub(crate) fn is_held(&mut self, id: u32) {
+        self.unread.entry(id).and_modify(|progress| *progress = Progress::Begun);
+    }
+
     /// Another configuration is served.
     pub(crate) fn serve(&mut self, configuration: usize) {
         for id in self.unread.keys() {

@@ -8,6 +8,7 @@ mod heads;
 pub(crate) mod log;
 pub(crate) mod push;
 mod stored;
+pub(crate) mod time;
 
 use crate::scene::routes::{
     DEFAULT_FIELD, DISTANT, FIXED, MOVED, OLD, OPEN, READ_ONLY, REMOVED_FIELD, SET_FIELD, is_near,
@@ -587,6 +588,9 @@ impl Model {
                 Err(format!("request {id}: {} bytes of a body of {length}", got.body.len()))
             }
             (true, _) => {
+                if is_own {
+                    self.is_in_time(id, got, excuse, now.ns, scene)?;
+                }
                 self.whole += 1;
                 let planned = planned.clone();
                 self.arrived(&name, &planned, got.status, now);

@@ -2,15 +2,15 @@
 
 mod configuration;
 mod faults;
+mod focus;
 mod paths;
 mod plan;
 pub(crate) mod routes;
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
 use flatout_lane::poll::EVENTS_MAX;
-use flatout_proxy::RetryOn;
 
 pub(crate) use configuration::{CacheSettings, Configuration};
 pub(crate) use faults::{DiskFaults, WAITING_MAX};
@@ -112,6 +112,10 @@ pub(crate) struct Scene {
     pub(crate) has_long_bodies: bool,
     /// The longest body. With small buffers, long ones would take as many turns as all others together.
     pub(crate) body_bytes_max: usize,
+    /// Most requests are uploads.
+    pub(crate) has_many_uploads: bool,
+    /// The server's limits of buffers are at most this. `None`: they are as they are.
+    pub(crate) limit_bytes: Option<NonZeroUsize>,
 }
 
 /// When most of the operator's changes happen.
@@ -124,6 +128,8 @@ pub(crate) enum Occasion {
     ClientLeaves,
     /// A subscriber is behind.
     SubscriberIsBehind,
+    /// The body of a request is on its way.
+    BodyWaits,
 }
 
 /// A buffer that a few messages or a short body fill. The smallest has room for two pieces of 2 kB.
@@ -145,6 +151,8 @@ pub(crate) struct Channels {
     pub(crate) has_bus: bool,
     /// All messages and subscribers have the same channel.
     pub(crate) is_single: bool,
+    /// Messages come one right behind the other, and subscribers read a little at a time, with short pauses: some are always behind.
+    pub(crate) is_busy: bool,
 }
 
 /// The most subscribers of a run.
@@ -206,6 +214,7 @@ impl Scene {
                 lag_max: *random.choice(&[2, 1000]).expect("some"),
                 has_bus: random.u8(..3) == 0,
                 is_single: false,
+                is_busy: false,
             }),
             purges: if random.bool() { random.u32(1..=30) } else { 0 },
             disk: DiskFaults::draw(random),
@@ -228,6 +237,8 @@ impl Scene {
             send_buffer_bytes: None,
             has_long_bodies: random.u8(..16) == 0,
             body_bytes_max: BODY_BYTES_MAX,
+            has_many_uploads: false,
+            limit_bytes: None,
         };
         let buffer = *random.choice(&[None, None, Some(SEND_BUFFER_SMALL), Some(0)]).expect("some");
         if let Some(bytes) = buffer.filter(|_| !scene.has_long_bodies) {
@@ -251,7 +262,8 @@ impl Scene {
         // By a generator of its own: everything else stays as it is without a folder.
         scene.draw_folder(&mut fastrand::Rng::with_seed(random.get_seed()));
         scene.draw_operator(&mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(1)));
-        scene.draw_focus(&mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(2)));
+        let is_focused = scene.draw_focus(&mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(2)));
+        scene.draw_limits(is_focused, &mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(3)));
         scene
     }
 
@@ -329,36 +341,6 @@ impl Scene {
             // Several of a worker have the same channel, and some of them are late.
             channels.subscribers = random.usize(5..=MANY_SUBSCRIBERS);
             channels.is_single = random.bool();
-        }
-    }
-
-    /// In some runs nothing but one limit makes requests wait or fail, so that it can be checked exactly.
-    fn draw_focus(&mut self, random: &mut fastrand::Rng) {
-        if random.u8(..12) > 0 {
-            return;
-        }
-        self.configurations.truncate(1);
-        (self.reloads, self.crashes, self.upgrades, self.server_changes) = (0, 0, 0, 0);
-        (self.accepts_per_failure, self.connections_max, self.bodies_memory_max) = (None, None, None);
-        (self.send_buffer_bytes, self.upstreams_are_hasty, self.shares_resources) = (None, false, false);
-        self.clients = random.usize(3..=8);
-        let Some(configuration) = self.configurations.first_mut() else { return };
-        configuration.keep_to_heads();
-        (configuration.cache, configuration.limit_rate, configuration.streams_max) = (None, None, None);
-        (configuration.connections_max, configuration.request_time_max) = (4096, None);
-        if random.bool() {
-            let burst = random.u32(..=3);
-            configuration.rate =
-                Some((random.u32(1..=5), burst, random.bool().then(|| random.u32(..=burst))));
-        } else {
-            (self.upstreams_fail, self.upstreams_fail_mostly) = (true, true);
-            configuration.retry_on = RetryOn {
-                error: true,
-                timeout: random.bool(),
-                invalid_response: true,
-                non_idempotent: random.bool(),
-                statuses: vec![500],
-            };
         }
     }
 

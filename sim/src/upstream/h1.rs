@@ -7,6 +7,7 @@ use super::{
     is_pausing,
 };
 use crate::message::{Decoder, Framing, Head, Start, chunked};
+use crate::model::time::silence_ns_max;
 use crate::scene::TIME_MAX;
 use crate::socket::{Did, Received, Sent, Socket};
 use crate::trace::{Actor, Event};
@@ -34,6 +35,8 @@ pub(super) struct Connection {
     has_paused_reading: bool,
     /// What happens when all output is sent.
     then: Then,
+    /// It has a whole request, and sends nothing until it wakes.
+    is_silent: bool,
     /// It has responded to a request.
     has_served: bool,
     /// It closes if no request is there.
@@ -49,6 +52,8 @@ struct Request {
     body: Body,
     behaviour: Behaviour,
     has_responded: bool,
+    /// It has left the rest of the body in the socket for a while.
+    has_waited: bool,
     /// It asks for a tunnel.
     tunnel: Option<Tunnel>,
 }
@@ -108,6 +113,7 @@ impl Connection {
             has_paused: false,
             has_paused_reading: false,
             then: Then::Next,
+            is_silent: false,
             has_served: false,
             leaves_at_rest: false,
             tunnel: None,
@@ -133,6 +139,9 @@ impl Connection {
             let (input, wakes_at_ns) = (&mut self.input, &mut self.wakes_at_ns);
             return tunnel.step(&mut self.socket, input, random, shared, self.actor, wakes_at_ns);
         }
+        if std::mem::take(&mut self.is_silent) {
+            return self.end_silence(shared);
+        }
         if self.sent < self.output.len() && random.bool() {
             match self.send(random, shared) {
                 Did::Nothing => {}
@@ -147,6 +156,20 @@ impl Connection {
             did => return Ok(did),
         }
         Ok(self.send(random, shared))
+    }
+
+    /// It was silent for longer than the server waits: the server must have closed the connection.
+    fn end_silence(&mut self, shared: &mut Shared<'_>) -> Result<Did, String> {
+        match self.socket.receive(&mut self.input, 1) {
+            Received::End | Received::Reset => {
+                shared.event(self.actor, Event::Closed);
+                Ok(Did::Ended)
+            }
+            Received::Nothing | Received::Bytes(_) => Err(format!(
+                "an upstream was silent for {} ms, longer than the read-time, and the server still waits for its response",
+                silence_ns_max(&shared.scene.configurations) / 1_000_000
+            )),
+        }
     }
 
     fn receive(
@@ -169,6 +192,11 @@ impl Connection {
             if self.request.is_some() {
                 return Ok(Did::Something);
             }
+        }
+        if shared.scene.upstreams_are_hasty
+            && let Some(did) = self.hurry(role, random, shared)?
+        {
+            return Ok(did);
         }
         // It is slow to read a body.
         if self.request.is_some() && !self.has_paused_reading && random.u8(..24) == 0 {
@@ -216,7 +244,8 @@ impl Connection {
             // Also if it never gets to respond.
             shared.upstreams_failed |= behaviour.fault.is_some();
             let tunnel = self.asked_tunnel(&arrived, &head, random, shared)?;
-            self.request = Some(Request { arrived, body, behaviour, has_responded: false, tunnel });
+            self.request =
+                Some(Request { arrived, body, behaviour, has_responded: false, has_waited: false, tunnel });
         }
         let Some(request) = &mut self.request else { return Ok(()) };
         request.body.take(&mut self.input)?;
@@ -313,7 +342,13 @@ impl Connection {
             Some(Fault::NoResponse) => self.then = Then::Close,
             Some(Fault::Silence) => {
                 self.then = Then::Nothing;
-                self.wakes_at_ns = shared.now_ns + 3 * TIME_MAX.as_nanos() as u64;
+                // Of a request that is still sent, the limits are others.
+                let silence_ns = match request.body.is_complete() {
+                    true => silence_ns_max(&shared.scene.configurations),
+                    false => 3 * TIME_MAX.as_nanos() as u64,
+                };
+                self.wakes_at_ns = shared.now_ns + silence_ns;
+                self.is_silent = request.body.is_complete();
             }
             Some(Fault::Garbage) => {
                 // No record of FastCGI either.
@@ -332,6 +367,43 @@ impl Connection {
             }
         }
         true
+    }
+
+    /// What a hasty upstream does when it has responded before it has read the body: it leaves the rest in the socket for a while, and then
+    /// reads all of it and closes the connection in one step. Between these two, the server cannot send anything.
+    fn hurry(
+        &mut self,
+        role: Role,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+    ) -> Result<Option<Did>, String> {
+        let is_early = |request: &&mut Request| request.has_responded && request.behaviour.fault.is_none();
+        let has_sent = self.sent == self.output.len() && self.then == Then::Next;
+        let Some(request) = self.request.as_mut().filter(|request| has_sent && is_early(request)) else {
+            return Ok(None);
+        };
+        if !std::mem::replace(&mut request.has_waited, true) {
+            let pause_ms = random.u64(1..=PAUSE_MS_MAX);
+            self.wakes_at_ns = shared.pause(self.actor, pause_ms);
+            return Ok(Some(Did::Something));
+        }
+        if random.bool() {
+            return Ok(None);
+        }
+        let mut did = None;
+        while let Received::Bytes(bytes) = self.socket.receive(&mut self.input, usize::MAX) {
+            shared.event(self.actor, Event::Received(bytes));
+            self.has_paused_reading = false;
+            did = Some(Did::Something);
+            self.read(role, random, shared)?;
+        }
+        let is_over = self.request.as_ref().is_some_and(|request| request.body.is_complete());
+        // What is left belongs to the next request.
+        if is_over && self.input.is_empty() {
+            self.request = None;
+            return Ok(Some(self.leave(random, shared)));
+        }
+        Ok(did)
     }
 
     /// Closes a connection at rest, or its sending side.

@@ -1,5 +1,7 @@
 //! The end of a run: the servers drain, and must have no connection or subscriber left.
 
+use flatout_lane::jobs;
+
 use super::{BEGIN_NS, QUIET_NS_MAX, Shared, World};
 use crate::client::Client;
 use crate::model::push::{CHANNELS, channel_name};
@@ -68,6 +70,7 @@ impl World {
             }
             (accepted, requests) = (accepted + figures.accepted, requests + figures.requests);
         }
+        self.memory_is_free()?;
         if shared.crashes > 0 {
             // The figures are those of the last one only.
             return Ok(());
@@ -99,6 +102,22 @@ impl World {
             0 => Ok(()),
             left => Err(format!("all subscribers are gone, and {left} are counted")),
         }
+    }
+
+    /// Nothing that was kept for a request or a response still counts.
+    fn memory_is_free(&self) -> Result<(), String> {
+        for server in &self.servers {
+            let collected = server.workers.first().map_or(0, SimulatedWorker::bodies_bytes);
+            if collected > 0 {
+                return Err(format!("all clients are gone, and {collected} bytes count for their bodies"));
+            }
+            let spooled = server.live.opened().proxy.spooled();
+            // What waits at the disk has its memory until it is done.
+            if jobs::count() == 0 && spooled.now + spooled.memory_bytes + spooled.file_bytes > 0 {
+                return Err(format!("all clients are gone, and this is still kept for them: {spooled:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// Who waits, when nobody has anything to do.

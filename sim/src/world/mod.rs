@@ -9,6 +9,7 @@ mod shared;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use flatout_lane::limit::simulated::set_bytes_max;
 use flatout_lane::poll::simulated::set_events_max;
 use flatout_lane::socket::simulated::{set_accepts_per_failure, set_send_buffer};
 use flatout_lane::{clock, jobs};
@@ -94,6 +95,7 @@ impl World {
         set_send_buffer(scene.send_buffer_bytes);
         clock::simulated::set_slices(scene.slice_looks);
         set_accepts_per_failure(scene.accepts_per_failure);
+        set_bytes_max(scene.limit_bytes);
         let folder = temporary_folder().expect("a temporary folder");
         let all_workers = scene.workers * (1 + scene.upgrades as usize);
         let upstream = |number, role, name, random: &mut fastrand::Rng| {

@@ -53,7 +53,10 @@ impl World {
         let looks = match shared.scene.changes {
             _ if is_invited => 2,
             Occasion::Any => 32,
-            Occasion::Invited | Occasion::ClientLeaves | Occasion::SubscriberIsBehind => 2_000,
+            Occasion::Invited
+            | Occasion::ClientLeaves
+            | Occasion::SubscriberIsBehind
+            | Occasion::BodyWaits => 2_000,
         };
         let kinds = [self.reloads_left, self.upgrades_left, self.changes_left, self.clock_steps_left];
         let is_early = shared.model.whole < shared.scene.responses_before_changes;
@@ -93,8 +96,15 @@ impl World {
     fn upgrade(&mut self, shared: &mut Shared<'_>) -> Result<(), String> {
         self.upgrades_left -= 1;
         let next = (shared.served + 1) % shared.scene.configurations.len();
-        // The former server has not written it yet.
-        self.purge_at_upgrade(shared);
+        // Before it, after it, or both. What is on disk by then is drawn too.
+        let purges = self.random.u8(..4);
+        if self.random.bool() {
+            self.settle_disk(shared);
+        }
+        if purges != 1 {
+            // The former server has not written it yet.
+            self.purge_at_upgrade(shared);
+        }
         let former = self.servers.last_mut().expect("a server, except in `crash`");
         // Workers that are idle change only as the upgrade requires.
         former.work_until(|| true)?;
@@ -144,8 +154,13 @@ impl World {
         shared.serve(next);
         shared.model.upgrade(shared.moment());
         shared.event(Actor::Operator, Event::Upgrade(next, Some(moved)));
-        // The new server does not have the folder yet.
-        self.purge_at_upgrade(shared);
+        if purges < 2 {
+            // The new server does not have the folder yet.
+            self.purge_at_upgrade(shared);
+        }
+        if self.random.bool() {
+            self.settle_disk(shared);
+        }
         self.awake.wake_all();
         Ok(())
     }
@@ -204,6 +219,11 @@ impl World {
         if shared.scene.folder_bytes.is_some() && self.random.u8(..4) > 0 {
             self.purge(shared.scene.popular, shared);
         }
+    }
+
+    /// The disk does all that waits for it, unless it pauses.
+    fn settle_disk(&mut self, shared: &Shared<'_>) {
+        while self.disk.step(shared) {}
     }
 
     /// Purges a resource, or one that is drawn, alone or with others.

@@ -78,6 +78,12 @@ impl<'s> Shared<'s> {
         }
     }
 
+    /// The same while the body of a request is on its way.
+    pub(crate) fn invite_in_body(&mut self, at_ns: u64) {
+        self.invite_change(at_ns);
+        self.invite_on(Occasion::BodyWaits, at_ns);
+    }
+
     fn invite(&mut self, at_ns: u64) {
         self.change_at_ns = Some(self.change_at_ns.map_or(at_ns, |known_ns| known_ns.min(at_ns)));
     }

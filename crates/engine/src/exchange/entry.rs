@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatout_lane::clock::Ticks;
+use flatout_lane::limit;
 use flatout_lane::slab::Key;
 use flatout_wire::Status;
 use flatout_wire::h1::Trailers;
@@ -16,12 +17,16 @@ use super::guest::GuestKey;
 use super::intake::{CollectedRequest, Intake};
 use super::pipes::PooledPipe;
 use crate::service::{BodyFault, FileRange, Filter, Response, Takeover};
+use crate::serving::OUT_BYTES_PER_SEND;
 
 /// Bytes of one exchange that may wait to be sent; above that its producer has to wait.
-pub(crate) const OUTBOX_BYTES_MAX: u64 = 256 << 10;
+const OUTBOX_BYTES_MAX: u64 = 256 << 10;
+
+/// Before a request is read, so much of earlier responses may be unsent. A response that begins has room for what came with its head.
+const _: () = assert!(OUT_BYTES_PER_SEND < OUTBOX_BYTES_MAX);
 
 /// The same for a stream of HTTP/2, of which a connection has many.
-const STREAM_OUTBOX_BYTES_MAX: u64 = 32 << 10;
+const STREAM_OUTBOX_BYTES_MAX: usize = 32 << 10;
 
 /// A request that waits for its response.
 pub(crate) struct Exchange {
@@ -143,7 +148,7 @@ impl Exchange {
     /// Marks it as an HTTP/2 stream: there may be many, so less of each may wait.
     pub(crate) fn set_stream(&mut self, stream: StreamId) {
         self.stream = Some(stream);
-        self.outbox_bytes_max = STREAM_OUTBOX_BYTES_MAX;
+        self.outbox_bytes_max = limit::bytes(STREAM_OUTBOX_BYTES_MAX) as u64;
     }
 
     pub(crate) fn stream(&self) -> Option<StreamId> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use flatout_lane::limit;
 use flatout_lane::socket::Moved;
 use flatout_wire::Head;
 use flatout_wire::h1::{Refusal, Trailers};
@@ -147,7 +148,7 @@ impl Intake {
 
     /// The same, with at most `unread_bytes_max` bytes waiting.
     pub(crate) fn pull_with(bytes_max: u64, unread_bytes_max: usize) -> Intake {
-        let pulled = PulledBody { bytes_max: unread_bytes_max, ..PulledBody::default() };
+        let pulled = PulledBody { bytes_max: limit::bytes(unread_bytes_max), ..PulledBody::default() };
         Intake { bytes_max, received_bytes: 0, sink: Sink::Pull(pulled) }
     }
 

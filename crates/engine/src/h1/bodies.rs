@@ -2,6 +2,7 @@
 
 use super::{input, requests, responses};
 use flatout_lane::clock;
+use flatout_lane::limit;
 use flatout_lane::slab::Key;
 use flatout_lane::socket::Moved;
 use flatout_wire::h1::{Piece, Refusal, Trailers};
@@ -13,7 +14,7 @@ use crate::service::BodyFault;
 use crate::serving::{Fate, Serving};
 
 /// From this size on, a pipe is cheaper than receiving the rest of a body.
-const PIPED_BYTES_MIN: u64 = 64 << 10;
+const PIPED_BYTES_MIN: usize = 64 << 10;
 
 /// How long a request's body may wait for memory before the response is 503.
 const STARVED_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(5);
@@ -78,7 +79,8 @@ fn notify_own_reader(serving: &mut Serving, connection: &Connection) {
 
 /// Moves received data of a large pulled body into a pipe. `None` if it has to be received instead.
 pub(super) fn pipe_body(serving: &mut Serving, key: Key, connection: &mut Connection) -> Option<Moved> {
-    let left = connection.machine.length_left().filter(|&left| left >= PIPED_BYTES_MIN)?;
+    let left =
+        connection.machine.length_left().filter(|&left| left >= limit::bytes(PIPED_BYTES_MIN) as u64)?;
     if !connection.transport.has_pipe() {
         return None;
     }

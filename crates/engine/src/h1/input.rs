@@ -2,6 +2,7 @@
 
 use super::{bodies, output, requests, responses};
 use crate::serving::dispatch;
+use flatout_lane::limit;
 use flatout_lane::slab::Key;
 use flatout_lane::socket::Moved;
 use flatout_wire::h1::Wants;
@@ -16,7 +17,7 @@ use crate::serving::{Fate, FlushTime, OUT_BYTES_PER_SEND, SLICE_BYTES, Serving};
 const READS_PER_TURN: usize = 8;
 
 /// Requests of one connection after which the clock is checked.
-const REQUESTS_PER_LOOK: usize = 8;
+const REQUESTS_PER_LOOK: usize = limit::looks(8);
 
 /// Bytes in the read buffer: `at..end`, of which the first `carried` are the start of a head that was parsed before.
 struct Span {
@@ -60,7 +61,9 @@ pub(crate) fn pump(serving: &mut Serving, key: Key, connection: &mut Connection)
         }
         let is_head_part = connection.holds_head_part();
         let held = serving.take_held(connection);
-        let Some(room) = serving.read.get_mut(held..) else { return Fate::Close(Outcome::Failed) };
+        let Some(room) = serving.read.get_mut(held..).map(limit::room) else {
+            return Fate::Close(Outcome::Failed);
+        };
         let room_bytes = room.len();
         let fate = if room_bytes == 0 {
             consume(serving, key, connection, Span { at: 0, end: held, carried: 0 }, FlushTime::AtOnce)

@@ -1,6 +1,7 @@
 //! From the transport to the state machine, and from its events to the service.
 
 use super::{bodies, deadlines, output, requests, responses};
+use flatout_lane::limit;
 use flatout_lane::slab::Key;
 use flatout_lane::socket::Moved;
 use flatout_wire::h2::Event;
@@ -16,7 +17,7 @@ use crate::serving::{Fate, OUT_BYTES_PER_SEND, READ_BYTES, Refusal, Serving};
 const READS_PER_TURN: usize = 8;
 
 /// Events of one connection after which the clock is checked.
-const EVENTS_PER_LOOK: usize = 16;
+const EVENTS_PER_LOOK: usize = limit::looks(16);
 
 /// The result of receiving.
 enum Received {
@@ -120,7 +121,7 @@ fn receive(serving: &mut Serving, key: Key, connection: &mut Connection, session
     let held = serving.take_held(connection);
     let mut end = held;
     if connection.readable && held < READ_BYTES {
-        let room = serving.read.get_mut(held..).unwrap_or_default();
+        let room = limit::room(serving.read.get_mut(held..).unwrap_or_default());
         let room_bytes = room.len();
         match connection.transport.receive(room) {
             Moved::Bytes(0) | Moved::Broken => return Received::Gone,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use flatout_lane::limit;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
@@ -110,6 +111,7 @@ pub(crate) fn stream(length: Option<u64>, resume: Resume) -> (BodySender, BodySt
 /// The same, in which at most `bytes_max` bytes wait before the peer is held back.
 pub(crate) fn stream_with(length: Option<u64>, bytes_max: usize, resume: Resume) -> (BodySender, BodyStream) {
     let state = StreamState { length_left: length, ..StreamState::default() };
+    let bytes_max = limit::bytes(bytes_max);
     let shared = Arc::new(StreamInner { bytes_max, state: Mutex::new(state), resume });
     (BodySender { shared: shared.clone() }, BodyStream { shared })
 }

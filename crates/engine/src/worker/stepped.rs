@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ pub struct SteppedWorker {
     runtime: Runtime,
     /// Its tasks can go on, or the clock has moved.
     woken: Arc<Woken>,
+    /// Memory of the request bodies that its server collects.
+    bodies_bytes: Arc<AtomicU64>,
     /// How much the clock of its tasks is behind. It is moved before the next turn, or at once if a task waits for a time that has come.
     behind: Duration,
 }
@@ -56,7 +58,9 @@ impl SteppedWorker {
             let _entered = local.enter();
             Main::new(setup, make)
         })?;
-        Ok(SteppedWorker { main: Some(main), local, runtime, woken: Arc::default(), behind: Duration::ZERO })
+        let bodies_bytes = main.worker().serving.bodies_bytes.clone();
+        let (woken, behind) = (Arc::default(), Duration::ZERO);
+        Ok(SteppedWorker { main: Some(main), local, runtime, woken, bodies_bytes, behind })
     }
 
     /// One turn, and one step of each task that can go on, if the worker has been woken. Returns whether it had anything to do.
@@ -68,7 +72,7 @@ impl SteppedWorker {
     /// # Errors
     /// As a worker on a thread of its own.
     pub fn step(&mut self, may_have_events: bool) -> io::Result<bool> {
-        let SteppedWorker { main, local, runtime, woken, behind } = self;
+        let SteppedWorker { main, local, runtime, woken, behind, .. } = self;
         let Some(worker) = main else { return Ok(false) };
         let is_due = woken.0.swap(false, Ordering::Relaxed);
         let had_work = worker.look(may_have_events)?;
@@ -85,7 +89,10 @@ impl SteppedWorker {
         let after = worker.step(local, &mut Context::from_waker(&waker));
         drop(entered);
         if after.has_ended {
-            self.main = None;
+            *main = None;
+            // Its tasks end with it, as with its thread.
+            let _entered = runtime.enter();
+            *local = LocalSet::new();
         }
         Ok(had_work || after.has_more || is_due || self.woken.0.load(Ordering::Relaxed))
     }
@@ -113,6 +120,11 @@ impl SteppedWorker {
     /// What is wrong.
     pub fn check_at_rest(&self) -> Result<(), String> {
         self.main.as_ref().map_or(Ok(()), |main| main.worker().check_at_rest())
+    }
+
+    /// Memory of the request bodies that all workers of its server collect, also when it has ended.
+    pub fn bodies_bytes(&self) -> u64 {
+        self.bodies_bytes.load(Ordering::Relaxed)
     }
 
     /// Whether it has drained or was stopped.

@@ -5,6 +5,7 @@
 //! in time, so that the first does not wait for the last.
 
 use flatout_lane::clock;
+use flatout_lane::limit;
 use flatout_lane::poll::{Ready, Token};
 use flatout_lane::slab::Key;
 use flatout_wire::h1::Wants;
@@ -20,7 +21,7 @@ use crate::serving::{Fate, STAGE_SOCKETS};
 pub(super) const TURN_NS_MAX: u64 = 500_000;
 
 /// Connections of a stage that are served between two clock readings.
-const SERVED_PER_LOOK: usize = 4;
+const SERVED_PER_LOOK: usize = limit::looks(4);
 
 impl WorkerLoop {
     /// Handles the events that were taken, and connections with more work than fitted their last turn.
@@ -249,7 +250,7 @@ impl WorkerLoop {
                 self.with(key, |serving, connection| dispatch::attend(serving, key, connection, exchange));
                 self.send_notices();
             }
-            if attended % SERVED_PER_LOOK == 0 && self.serving.begin() > ends_ns {
+            if attended % SERVED_PER_LOOK == 0 && clock::is_over_at(self.serving.begin(), ends_ns) {
                 return;
             }
         }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use flatout_engine::{Moved, PIPE_BYTES, bug};
+use flatout_lane::limit;
 use flatout_wire::h1::Piece;
 
 use crate::connection::UpstreamConnection;
@@ -11,7 +12,7 @@ use crate::worker::ProxyWorker;
 use crate::worker::state::State;
 
 /// From this size on, the rest of a body is received into its own memory, or goes through a pipe.
-const PASSED_BYTES_MIN: u64 = 64 << 10;
+const PASSED_BYTES_MIN: usize = 64 << 10;
 
 /// Reads of one connection before others get their turn.
 const READS_PER_CALL: usize = 8;
@@ -47,7 +48,7 @@ impl ProxyWorker {
             }
             let mut buffer = self.lane.buffer();
             let held = connection.held.len();
-            let Some(room) = buffer.get_mut(held..) else {
+            let Some(room) = buffer.get_mut(held..).map(limit::room) else {
                 bug!("{held} bytes of a response are held, more than a buffer");
                 drop(buffer);
                 return self.failed(state, at, None);
@@ -129,7 +130,7 @@ impl ProxyWorker {
         decisions: &mut PendingDecisions,
     ) -> Option<ReadOutcome> {
         let plain = connection.machine.plain_bytes();
-        if plain < PASSED_BYTES_MIN || !connection.held.is_empty() {
+        if plain < limit::bytes(PASSED_BYTES_MIN) as u64 || !connection.held.is_empty() {
             return None;
         }
         let job = connection.job.as_mut()?;

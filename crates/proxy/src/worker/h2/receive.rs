@@ -1,7 +1,7 @@
 //! Receives the responses of HTTP/2 connections.
 
 use flatout_engine::{Moved, bug};
-use flatout_lane::clock;
+use flatout_lane::{clock, limit};
 use flatout_wire::h2::StreamId;
 
 use crate::connection::ConnectionProtocol;
@@ -31,7 +31,7 @@ impl ProxyWorker {
             }
             let mut buffer = self.lane.buffer();
             let held = connection.held.len();
-            let Some(into) = buffer.get_mut(held..) else {
+            let Some(into) = buffer.get_mut(held..).map(limit::room) else {
                 bug!("{held} bytes of a frame are held, more than a buffer");
                 return ReceiveOutcome::Ended;
             };
