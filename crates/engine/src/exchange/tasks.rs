@@ -57,16 +57,11 @@ async fn run_body(lane: Lane, key: ExchangeKey, mut body: BoxBody) {
         poll_fn(|context| lane.poll_room(key, context)).await;
         match next_frame(&mut body).await {
             Some(Ok(frame)) => match frame.into_data() {
-                // There was room, and this body has no other producer.
-                Ok(data) => match push(&lane, key, data).await {
-                    Push::Accepted => {}
-                    Push::Gone => return,
-                    // Another producer pushes into it as well: the result is not a valid body.
-                    Push::Full(_) => {
-                        lane.cut(key);
+                Ok(data) => {
+                    if push(&lane, key, data).await == Push::Gone {
                         return;
                     }
-                },
+                }
                 Err(frame) => trailers = frame.into_trailers().map(|map| encode(&map)).unwrap_or_default(),
             },
             None => {
@@ -84,14 +79,26 @@ async fn run_body(lane: Lane, key: ExchangeKey, mut body: BoxBody) {
 /// Pushes a frame; through a filter in short pieces, with a turn for others after each.
 async fn push(lane: &Lane, key: ExchangeKey, mut data: Bytes) -> Push {
     while lane.is_filtered(key) && !data.is_empty() {
-        match lane.push(key, data.split_to(data.len().min(FILTERED_PER_TURN))) {
-            Push::Accepted => {}
-            other => return other,
+        let piece = data.split_to(data.len().min(FILTERED_PER_TURN));
+        if push_piece(lane, key, piece).await == Push::Gone {
+            return Push::Gone;
         }
         yield_now().await;
         poll_fn(|context| lane.poll_room(key, context)).await;
     }
-    lane.push(key, data)
+    push_piece(lane, key, data).await
+}
+
+/// Pushes a piece when there is room. There was room before the body was asked for it, but what was pushed before has grown since: by its
+/// framing, and by the head of the response.
+async fn push_piece(lane: &Lane, key: ExchangeKey, mut piece: Bytes) -> Push {
+    loop {
+        match lane.push(key, piece) {
+            Push::Full(rest) => piece = rest,
+            pushed => return pushed,
+        }
+        poll_fn(|context| lane.poll_room(key, context)).await;
+    }
 }
 
 async fn next_frame(body: &mut BoxBody) -> Option<Result<Frame<Bytes>, BoxError>> {
@@ -118,4 +125,56 @@ async fn guarded<T>(mut future: Pin<Box<dyn Future<Output = T>>>) -> Option<T> {
         Err(_) => Poll::Ready(None),
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::pin::pin;
+    use std::rc::Rc;
+    use std::task::{Context, Waker};
+
+    use flatout_lane::poll::Poll as LanePoll;
+    use flatout_lane::slab::Key;
+
+    use super::*;
+    use crate::exchange::entry::{Exchange, Outgoing};
+
+    /// A body that has its only frame when it is ready.
+    struct Late(Rc<Cell<bool>>, Option<Bytes>);
+
+    impl http_body::Body for Late {
+        type Data = Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            match self.0.get() {
+                true => Poll::Ready(self.1.take().map(|bytes| Ok(Frame::data(bytes)))),
+                false => Poll::Pending,
+            }
+        }
+    }
+
+    /// What waits to be sent grows by its framing while the body is waited for: the next piece waits too, and the response is not cut.
+    #[test]
+    fn body_waits_when_the_room_is_used_up_meanwhile() {
+        let lane = Lane::new(LanePoll::new().unwrap().set().clone(), Default::default());
+        let key = lane.open(Exchange::called(Key::from_u64(1)));
+        let is_ready = Rc::new(Cell::new(false));
+        let body: BoxBody = Box::pin(Late(is_ready.clone(), Some(Bytes::from_static(b"late"))));
+        let mut running = pin!(run_body(lane.clone(), ExchangeKey(key), body));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(running.as_mut().poll(&mut context).is_pending());
+        lane.with(key, |exchange| exchange.unsent_bytes = u64::MAX / 2);
+        is_ready.set(true);
+        assert!(running.as_mut().poll(&mut context).is_pending());
+        assert!(lane.with(key, Exchange::dequeue).unwrap().is_none(), "nothing was pushed, nor cut");
+        lane.with(key, |exchange| exchange.unsent_bytes = 0);
+        assert!(running.as_mut().poll(&mut context).is_ready());
+        let items: Vec<_> = std::iter::from_fn(|| lane.with(key, Exchange::dequeue).flatten()).collect();
+        assert!(matches!(&items[..], [Outgoing::Data(bytes), Outgoing::End(_)] if bytes == "late"));
+    }
 }
