@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use flatout_tests::authority::self_sign;
 use flatout_tests::upgrading::{orphan, upgrade};
-use flatout_tests::{Answer, Folder, Server, program};
+use flatout_tests::{Answer, Folder, PATIENCE, Server, program};
 
 /// The size of most bodies here; at 8,000 bytes per second an eighth of it is there at once.
 const BODY_BYTES: usize = 7500;
@@ -35,6 +35,9 @@ route "/files/" { rewrite-prefix "/files/" "/"; files folder; }
 route "/free/" { limit-rate off; rewrite-prefix "/free/" "/"; files folder; }
 route "/start/" { limit-rate 1; limit-rate-after "8KiB"; rewrite-prefix "/start/" "/"; files folder; }
 route "/app/" { proxy app; }
+route "/own/" { limit-rate "$arg_rate"; limit-rate-after "$arg_after"; rewrite-prefix "/own/" "/"; files folder; }
+route "/own-app/" { limit-rate "$arg_rate"; rewrite-prefix "/own-app/" "/app/"; proxy app; }
+route "/own-cached/" { limit-rate "$arg_rate"; rewrite-prefix "/own-cached/" "/app/"; cache "1h"; cache-key "$uri"; proxy app; }
 route "/cached/" { rewrite-prefix "/cached/" "/app/"; cache "1h"; proxy app; }
 route "/big/" { limit-rate "4MiB"; rewrite-prefix "/big/" "/app/"; proxy app; }
 route "/big-unbuffered/" { limit-rate "4MiB"; buffer-response off; rewrite-prefix "/big-unbuffered/" "/app/"; proxy app; }
@@ -110,6 +113,27 @@ fn files_and_responses_of_upstreams_and_caches_are_limited() {
     assert!(answer.field("age").is_some(), "it was stored");
     setup.all_take(&["/free/text", "/start/text"], BODY_BYTES, Duration::ZERO);
     assert_eq!(setup.timed("/").0.text(), "short");
+}
+
+#[test]
+fn requests_may_have_rates_of_their_own() {
+    let setup = setup("");
+    // The same response of a cache is sent at several rates.
+    let slow = ["/own/text?rate=8000", "/own-app/text?rate=7k", "/own-cached/text?rate=7K"];
+    for _ in 0..2 {
+        setup.all_take(&slow, BODY_BYTES, TIME_MIN);
+        let began = Instant::now();
+        let free = [
+            "/own/text",
+            "/own/text?rate=0",
+            "/own/text?rate=fast",
+            "/own/text?rate=1&after=1m",
+            "/own-app/text?rate=-1",
+            "/own-cached/text?rate=99999999999999999999",
+        ];
+        setup.all_take(&free, BODY_BYTES, Duration::ZERO);
+        assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    }
 }
 
 #[test]
@@ -225,6 +249,14 @@ fn explain_shows_it_and_check_refuses_nonsense() {
         assert!(is_fine, "{text}");
         text
     };
+    let own = "site a { limit-rate \"$arg_r\"; limit-rate-after \"$http_x_a\"; respond 200; }\n";
+    let (is_fine, text) = said(&["explain", "GET", "http://a/", "-c"], own);
+    assert!(is_fine && text.contains("each response $arg_r/s after $http_x_a"), "{text}");
+    // It is set before the response is there.
+    for wrong in ["$status", "$none", "$"] {
+        let (is_fine, text) = said(&["check"], &format!("site a {{ limit-rate {wrong:?}; respond 200; }}\n"));
+        assert!(!is_fine, "{wrong}: {text}");
+    }
     let shown = explained("http://a/x");
     assert!(shown.contains("each response 100KiB/s after 1MiB"), "{shown}");
     assert!(!explained("http://a/y").contains("each response"));

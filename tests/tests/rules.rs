@@ -856,6 +856,177 @@ fn the_body_of_a_request_in_a_field() {
     assert!(said(&refused).contains("depends on the response"), "{}", said(&refused));
 }
 
+/// Bodies of requests in a log: those that are short, of requests to an upstream, without passwords of forms.
+#[test]
+fn the_body_of_a_request_in_a_log() {
+    let folder = Folder::new();
+    let upstream = Upstream::start();
+    let log = folder.0.join("log");
+    let own = folder.0.join("own");
+    let site = format!(
+        "workers 1\naccess-log {log:?} format=\"$request_uri $status $request_body\" flush=\"10ms\"\n\
+         site \"*\" {{ \
+         route \"/app\" {{ proxy \"http://{0}\"; buffer-requests off; }}; \
+         route \"/cached\" {{ cache \"1h\"; proxy \"http://{0}\"; }}; \
+         route \"/slow\" {{ rate-limit \"5/s\" burst=5 delay=0; body-bytes \"1KiB\"; proxy \"http://{0}\"; }}; \
+         route \"/own\" {{ access-log {own:?} format=\"$request_uri $status\"; proxy \"http://{0}\"; }}; \
+         route \"/quiet\" {{ log-requests off; proxy \"http://{0}\"; }}; \
+         respond 200 a; }}\n",
+        upstream.address
+    );
+    let server = served(&folder, &site);
+    let send = |method: &str, target: &str, framing: &str, body: &str| {
+        let head = format!("{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{framing}\r\n\r\n");
+        ask(&server, &format!("{head}{body}")).unwrap().status
+    };
+    let post =
+        |target: &str, body: &str| send("POST", target, &format!("Content-Length: {}", body.len()), body);
+    assert_eq!(post("/app/form", "name=a b&password=hush&b=c"), 200);
+    assert_eq!(post("/app/lines", "a\r\nb\"c"), 200);
+    assert_eq!(post("/app/long", &"x".repeat((16 << 10) + 1)), 200);
+    assert_eq!(post("/app/full", &"x".repeat(16 << 10)), 200);
+    assert_eq!(send("POST", "/app/chunks", "Transfer-Encoding: chunked", "3\r\nabc\r\n0\r\n\r\n"), 200);
+    let continued = "Content-Length: 3\r\nExpect: 100-continue";
+    assert!([100, 200].contains(&send("POST", "/app/continue", continued, "abc")));
+    let url = format!("http://{}/app/two", server.address);
+    let curl = ["-s", "--http2-prior-knowledge", "-o", "/dev/null", "-d", "a=b&token=c", &url];
+    assert!(Command::new("curl").args(curl).status().unwrap().success());
+    assert_eq!(post("/app/empty", ""), 200);
+    assert_eq!(send("GET", "/cached", "Content-Length: 3", "abc"), 200);
+    assert_eq!(send("GET", "/cached", "Content-Length: 3", "def"), 200);
+    assert_eq!(post("/cached/post", "abc"), 200);
+    assert_eq!(post("/slow/1", "one"), 200);
+    assert_eq!(post("/slow/2", "two"), 200);
+    assert_eq!(post("/slow/large", &"x".repeat(1 << 11)), 413);
+    assert_eq!(post("/own", "own"), 200);
+    assert_eq!(post("/quiet", "quiet"), 200);
+    assert_eq!(post("/here", "here"), 200);
+    assert_eq!(post("/last", "last"), 200);
+    let read = |log: &std::path::Path| std::fs::read_to_string(log).unwrap_or_default();
+    until("the last line is written", || read(&log).contains("/last") && read(&own).contains("/own"));
+    let text = read(&log);
+    let full = format!("/app/full 200 {}", "x".repeat(16 << 10));
+    let expected = [
+        "/app/form 200 name=a b&password=***&b=c",
+        "/app/lines 200 a\\x0D\\x0Ab\\x22c",
+        "/app/long 200 -",
+        &full,
+        "/app/chunks 200 -",
+        "/app/continue 200 abc",
+        "/app/two 200 a=b&token=***",
+        "/app/empty 200 -",
+        "/cached 200 abc",
+        "/cached 200 def",
+        "/cached/post 200 abc",
+        "/slow/1 200 one",
+        "/slow/2 200 two",
+        "/slow/large 413 -",
+        "/here 200 -",
+        "/last 200 -",
+    ];
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(read(&own), "/own 200\n");
+}
+
+/// Variables of sites, of maps and of the response in a log; each request has its own, also where a cache has the response.
+#[test]
+fn variables_of_sites_in_a_log() {
+    let folder = Folder::new();
+    let upstream = Upstream::start();
+    let log = folder.0.join("log");
+    let format = "$request_uri $kind $grade $own <$sent_http_x_kind> $http2 $server_name";
+    let site = format!(
+        "workers 1\nmap kind \"$arg_k\" {{ case a one; default other; }}\nmap grade \"$status\" {{ case \"~^2\" good; default bad; }}\n\
+         set own \"\"\naccess-log {log:?} format={format:?} flush=\"10ms\"\n\
+         site a {{ when \"arg.k == 'b'\" {{ set own b; }}; response-header set \"X-Kind\" \"<$kind>\"; \
+         route \"/cached\" {{ cache \"1h\"; cache-key \"/\"; proxy \"http://{}\"; }}; \
+         route \"/denied\" {{ set own \"$arg_k!\"; deny all; respond 200; }}; \
+         route \"/quiet\" {{ log-requests off; respond 200; }}; \
+         respond 200 a; }}\n",
+        upstream.address
+    );
+    let server = served(&folder, &site);
+    let get = |target: &str| {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        ask(&server, &request).unwrap().status
+    };
+    for target in ["/?k=a", "/?k=b", "/cached?k=a", "/cached?k=b", "/cached?k=a", "/quiet", "/denied?k=a"] {
+        get(target);
+    }
+    ask(&server, "GET /none HTTP/1.1\r\nHost: none\r\nConnection: close\r\n\r\n").unwrap();
+    let read = || std::fs::read_to_string(&log).unwrap_or_default();
+    until("the last line is written", || read().contains("/none"));
+    let expected = [
+        "/?k=a one good  <<one>> - a",
+        "/?k=b other good b <<other>> - a",
+        "/cached?k=a one good  <<one>> - a",
+        "/cached?k=b other good b <<other>> - a",
+        "/cached?k=a one good  <<one>> - a",
+        "/denied?k=a one bad a! <<one>> - a",
+        // It is of no site.
+        "/none - - - <-> - -",
+    ];
+    assert_eq!(read().lines().collect::<Vec<_>>(), expected);
+    for (format, why) in [("$nonesuch", "unknown log variable"), ("$a $1", "unknown log variable `$1`")] {
+        folder.write("wrong.kdl", format!("set a x\nlog-format {format:?}\nrespond 200\n"));
+        let refused = flatout(&["check", &folder.0.join("wrong.kdl").display().to_string()]);
+        assert!(!refused.status.success() && said(&refused).contains(why), "{}", said(&refused));
+    }
+}
+
+/// Each log has the requests for which its condition is true.
+#[test]
+fn logs_have_conditions_of_their_own() {
+    let folder = Folder::new();
+    let [all, asked, failed, own] = ["all", "asked", "failed", "own"].map(|name| folder.0.join(name));
+    let format = "format=\"$request_uri $status\" flush=\"10ms\"";
+    let site = format!(
+        "workers 1\nmap bad \"$status\" {{ case \"~^[45]\" \"1\"; }}\n\
+         access-log {all:?} {format}\naccess-log {asked:?} {format} when=\"has(arg.log)\"\n\
+         access-log {failed:?} {format} when=\"$bad == '1' && method == 'GET'\"\n\
+         site \"*\" {{ \
+         route \"/own\" {{ access-log {own:?} {format} when=\"arg.log != '0'\"; respond 200; }}; \
+         route \"/none\" {{ respond 404; }}; respond 200 a; }}\n"
+    );
+    let server = served(&folder, &site);
+    for target in ["/a", "/a?log=1", "/none", "/none?log=1", "/own?log=0", "/own?log=1", "/last?log=1"] {
+        server.get(target, "");
+    }
+    let read = |log: &std::path::Path| std::fs::read_to_string(log).unwrap_or_default();
+    until("all lines are written", || {
+        [&all, &asked].iter().all(|log| read(log).contains("/last")) && read(&own).contains("/own")
+    });
+    assert_eq!(read(&all), "/a 200\n/a?log=1 200\n/none 404\n/none?log=1 404\n/last?log=1 200\n");
+    assert_eq!(read(&asked), "/a?log=1 200\n/none?log=1 404\n/last?log=1 200\n");
+    until("its lines are written", || read(&failed).lines().count() == 2);
+    assert_eq!(read(&failed), "/none 404\n/none?log=1 404\n");
+    assert_eq!(read(&own), "/own?log=1 200\n");
+    // A reload changes what a condition says.
+    folder.write("site.kdl", site.replace("arg.log != '0'", "arg.log == '0'"));
+    server.signal(Signal::HUP);
+    until("it reloads", || server.said().iter().any(|line| line.contains("reloaded ")));
+    server.get("/own?log=1", "");
+    server.get("/own?log=0", "");
+    until("its line is written", || read(&own).lines().count() == 2);
+    assert_eq!(read(&own), "/own?log=1 200\n/own?log=0 200\n");
+    folder.write("site.kdl", site);
+    let config = folder.0.join("site.kdl").display().to_string();
+    let explained = said(&flatout(&["explain", "GET", "http://a/own", "-c", &config]));
+    assert!(explained.contains("/own if arg.log != '0'\n") && !explained.contains("/failed"), "{explained}");
+    let check = |text: &str| {
+        folder.write("wrong.kdl", format!("{text}\nrespond 200\n"));
+        said(&flatout(&["check", &folder.0.join("wrong.kdl").display().to_string()]))
+    };
+    assert!(
+        check("access-log a when=\"$none\"").contains("when="),
+        "{}",
+        check("access-log a when=\"$none\"")
+    );
+    let many: String = (0..7).map(|at| format!("access-log a when=\"arg.a == '{at}'\"\n")).collect();
+    assert!(check(&many).contains("at most 6 conditions"), "{}", check(&many));
+    assert!(check("when \"arg.a == 'b'\" { access-log a }").contains("is not allowed in a when"));
+}
+
 #[test]
 fn expiry_depends_on_the_response() {
     let folder = Folder::new();

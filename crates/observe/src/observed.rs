@@ -9,7 +9,9 @@ use flatout_wire::target::PathForm;
 
 use crate::log::{Lines, Log};
 use crate::metrics::{Metrics, Recorder};
-pub use crate::notes::{Attempt, NO_SITE, Notes, ROUTE_LOGS_MAX, RequestLogs, Sites, Upstream};
+pub use crate::notes::{
+    Attempt, LOG_CONDITIONS_MAX, LoggedTexts, NO_SITE, Notes, ROUTE_LOGS_MAX, RequestLogs, Sites, Upstream,
+};
 
 /// The logs and metrics of a server. Clones share them.
 #[derive(Clone, Default)]
@@ -23,7 +25,8 @@ pub struct Observers {
 impl Observers {
     /// One worker's part, made on its thread; without logs and metrics, nothing that a request would have to pass.
     pub fn worker(&self) -> (Rc<Notes>, Option<Observer>) {
-        let notes = Rc::new(Notes::new(self.logs.iter().any(Log::wants_upstreams)));
+        let wanted = self.logs.iter().filter_map(Log::wanted_texts).collect();
+        let notes = Rc::new(Notes::of_logs(self.logs.iter().any(Log::wants_upstreams), wanted));
         let is_needed = !self.logs.is_empty() || self.metrics.is_some();
         let observer = is_needed.then(|| Observer {
             lines: (!self.logs.is_empty()).then(|| Lines::new(&self.logs)),
@@ -77,7 +80,11 @@ impl Observer {
         }
         // Only logs want to know the upstream.
         match &self.lines {
-            Some(lines) => self.notes.with(ended.note, |site, upstream| lines.ended(ended, site, upstream)),
+            Some(lines) => {
+                let texts = self.notes.take_texts(ended.note);
+                self.notes
+                    .with(ended.note, |site, upstream| lines.ended(ended, site, (upstream, texts.as_ref())))
+            }
             None => ended.mark,
         }
     }

@@ -161,7 +161,7 @@ impl Plan {
         let hosts = self.sites.sites.iter().flat_map(|site| &site.hosts).filter_map(|host| match host {
             Host::Exact(name) => Some(name.clone()),
             Host::Below(name) => Some(format!("*.{name}")),
-            Host::Pattern(_) | Host::Any => None,
+            Host::Pattern(_) | Host::Unnamed | Host::Any => None,
         });
         let addresses = self.listens().filter_map(|listen| match &listen.address {
             Address::Tcp(address) if !address.ip().is_unspecified() => Some(address.ip().to_string()),

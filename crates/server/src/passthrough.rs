@@ -114,6 +114,6 @@ fn ended(end: PassthroughEnd, (began_ns, mark): (u64, u64), (site, logs): (u16, 
         unix_ns: ended_ns + now.unix_offset_ns,
         outcome: end.outcome,
         mark,
-        note: Notes::routed(end.note, site, logs),
+        note: Notes::routed(end.note, site, logs, 0),
     }
 }

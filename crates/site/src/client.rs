@@ -88,23 +88,46 @@ impl Clients {
         client
     }
 
-    /// The first address from the right that is not a proxy's; the leftmost if all are. An element that is not an
-    /// address ends the list: fields before it cannot be trusted.
     fn outermost(
         &self,
         peer: Option<IpAddr>,
         addresses: impl Iterator<Item = Option<IpAddr>>,
     ) -> Option<IpAddr> {
-        let mut found = peer;
-        for address in addresses.take(ADDRESSES_MAX) {
-            let Some(address) = address else { break };
-            found = Some(address);
-            if !self.proxies.allows(found) {
-                break;
-            }
-        }
-        found
+        outermost(&self.proxies, peer, addresses.take(ADDRESSES_MAX))
     }
+}
+
+/// The first address from the right that is not a proxy's; the leftmost if all are. An element that is not an
+/// address ends the list: fields before it cannot be trusted.
+fn outermost(
+    proxies: &AccessList,
+    peer: Option<IpAddr>,
+    addresses: impl Iterator<Item = Option<IpAddr>>,
+) -> Option<IpAddr> {
+    let mut found = peer;
+    for address in addresses {
+        let Some(address) = address else { break };
+        found = Some(address);
+        if !proxies.allows(found) {
+            break;
+        }
+    }
+    found
+}
+
+/// The address that one of these proxies names in `X-Forwarded-For`; the last one there, or with `is_recursive` the last one that is
+/// not a proxy's. That of any other peer is its own.
+pub(crate) fn forwarded_address(
+    proxies: &AccessList,
+    is_recursive: bool,
+    peer: Option<IpAddr>,
+    head: &Head<'_>,
+) -> Option<IpAddr> {
+    if !proxies.allows(peer) {
+        return peer;
+    }
+    let count = if is_recursive { ADDRESSES_MAX } else { 1 };
+    outermost(proxies, peer, listed(head, "x-forwarded-for").map(address).take(count))
 }
 
 /// The elements of all fields of this name, from the last one of the last field on. Quoted commas do not occur in
@@ -192,6 +215,35 @@ mod tests {
             ("Forwarded: for=192.0.2.1\r\n", "10.0.0.1"),
         ] {
             assert_eq!(client(AddressFrom::XForwardedFor, fields, Some("10.0.0.1")).0, expected, "{fields}");
+        }
+    }
+
+    #[test]
+    fn proxies_name_one_address_or_the_last_that_is_not_theirs() {
+        let proxies = AccessList::of(&["10.0.0.0/8".parse().unwrap()]);
+        let found = |fields: &str, is_recursive: bool, peer: &str| {
+            let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+            let mut spans = Vec::new();
+            let head = parse(text.as_bytes(), &mut spans, &HeadLimits::default()).unwrap().unwrap();
+            let address = forwarded_address(&proxies, is_recursive, peer.parse().ok(), &head);
+            address.map_or("-".to_owned(), |address| address.to_string())
+        };
+        let both = "X-Forwarded-For: 192.0.2.1, 192.0.2.2, 10.0.0.2\r\n";
+        for (fields, peer, last, skipped) in [
+            (both, "10.0.0.1", "10.0.0.2", "192.0.2.2"),
+            (both, "203.0.113.9", "203.0.113.9", "203.0.113.9"),
+            (both, "unix", "-", "-"),
+            ("", "10.0.0.1", "10.0.0.1", "10.0.0.1"),
+            (
+                "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: 192.0.2.9:80\r\n",
+                "10.0.0.1",
+                "192.0.2.9",
+                "192.0.2.9",
+            ),
+            ("X-Forwarded-For: 192.0.2.1, x\r\n", "10.0.0.1", "10.0.0.1", "10.0.0.1"),
+        ] {
+            assert_eq!(found(fields, false, peer), last, "{fields} {peer}");
+            assert_eq!(found(fields, true, peer), skipped, "{fields} {peer}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Applies a route's rules to a response before it is sent.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use flatout_engine::{ExchangeKey, Response, SendRate};
 use tokio::sync::oneshot;
@@ -11,10 +12,11 @@ pub(crate) use super::late::BlockNeeds;
 use super::late::{FieldValue, Making};
 use super::page_request::PageRequest;
 use super::replace::RenderedReplacement;
+use super::response_rate::ResponseRate;
 use super::upstream_fields::RenderedValues;
 use super::upstream_redirect::{RedirectRequest, apply_kept, forget_private, kept_rate};
 use flatout_gateway::{Finish, Redirection, ResponseOrigin, Stored};
-use flatout_observe::observed::{Notes, RequestLogs};
+use flatout_observe::observed::{LoggedTexts, Notes, RequestLogs};
 use flatout_wire::Status;
 
 /// The rules of a route for one response, with the parts of its request that they need.
@@ -45,6 +47,9 @@ pub(crate) struct Finisher {
     error: Option<Status>,
     /// The response only decides about a request, and has no error page.
     is_decision: bool,
+    /// The rate of this response, if each has its own.
+    rate: Option<ResponseRate>,
+    logged: LogValues,
     /// Released when the response has ended.
     _permits: Vec<Permit>,
     /// Dropped when no response is possible any more.
@@ -55,8 +60,38 @@ pub(crate) struct Finisher {
 #[derive(Debug, Default)]
 pub(crate) struct FinishRules {
     rules: Option<ResponseRules>,
-    /// The worker's notes, if a field shows attempts at upstreams.
+    /// The worker's notes, if a field shows attempts at upstreams, or a log has the bodies of requests.
     notes: Option<Rc<Notes>>,
+    /// Whether a log has these.
+    logs_body: bool,
+    /// Variables that logs have.
+    log_names: Vec<Arc<str>>,
+}
+
+/// What access logs have of a request.
+#[derive(Debug, Default)]
+pub(crate) struct LogValues {
+    /// Its body.
+    pub(crate) body: Vec<u8>,
+    /// Values of variables, and whether there is a value even if it is empty.
+    pub(crate) named: Vec<(Arc<str>, FieldValue, bool)>,
+}
+
+impl LogValues {
+    fn is_empty(&self) -> bool {
+        self.body.is_empty() && self.named.is_empty()
+    }
+
+    fn complete(&self, making: Making<'_>, response: &Response) -> LoggedTexts {
+        let value = |(name, value, is_always): &(Arc<str>, FieldValue, bool)| {
+            let value = value.complete(making, response);
+            (*is_always || !value.is_empty()).then(|| (name.clone(), value.into_owned()))
+        };
+        LoggedTexts {
+            body: (!self.body.is_empty()).then(|| self.body.clone()),
+            named: self.named.iter().filter_map(value).collect(),
+        }
+    }
 }
 
 /// Creates the finisher for each response of a route.
@@ -83,6 +118,8 @@ pub(crate) struct Needs {
     pub(crate) kept: Vec<(String, Vec<u8>)>,
     pub(crate) error: Option<Status>,
     pub(crate) is_decision: bool,
+    pub(crate) rate: Option<ResponseRate>,
+    pub(crate) logged: LogValues,
     pub(crate) permits: Vec<Permit>,
     pub(crate) signal: Option<oneshot::Sender<()>>,
 }
@@ -93,17 +130,22 @@ impl Finishers {
         Finishers::new(ResponseRules::default(), None)
     }
 
-    /// `notes` are the worker's, which have the attempts at upstreams if a rule shows them.
+    /// `notes` are the worker's, which have the attempts at upstreams if a rule shows them, and know what logs want.
     pub(crate) fn new(rules: ResponseRules, notes: Option<&Rc<Notes>>) -> Finishers {
-        let notes = notes.filter(|_| rules.uses_attempts()).cloned();
+        let logs_body = notes.is_some_and(|notes| notes.wants_body(rules.site, rules.logs));
+        let log_names = notes.map(|notes| notes.wanted_names(rules.site, rules.logs)).unwrap_or_default();
+        let is_logged = logs_body || !log_names.is_empty();
+        let notes = notes.filter(|_| is_logged || rules.uses_attempts()).cloned();
         let names_origins = rules.cors.is_some();
         let is_same = rules.has_constant_values()
             && rules.upstream.is_constant()
             && !names_origins
             && rules.compress.is_none()
             && rules.replacements.is_none()
+            && rules.rate.is_fixed()
+            && log_names.is_empty()
             && rules.blocks.is_empty();
-        let rules = Rc::new(FinishRules { rules: Some(rules), notes });
+        let rules = Rc::new(FinishRules { rules: Some(rules), notes, logs_body, log_names });
         let same = |is_https| Rc::new(Finisher { rules: rules.clone(), is_https, ..Finisher::default() });
         let same = is_same.then(|| [false, true].map(same));
         Finishers { rules, same }
@@ -112,6 +154,16 @@ impl Finishers {
     /// The rules, to find out what they need from a request.
     pub(crate) fn rules(&self) -> Option<&ResponseRules> {
         self.rules.rules.as_ref()
+    }
+
+    /// Whether a log has the bodies of requests.
+    pub(crate) fn logs_body(&self) -> bool {
+        self.rules.logs_body
+    }
+
+    /// Variables that logs have.
+    pub(crate) fn log_names(&self) -> &[Arc<str>] {
+        &self.rules.log_names
     }
 
     /// Where the worker notes attempts at upstreams, if a rule shows them.
@@ -129,6 +181,7 @@ impl Finishers {
             && needs.redirects.is_none()
             && needs.kept.is_empty()
             && needs.error.is_none()
+            && needs.logged.is_empty()
             && !needs.is_decision;
         match &self.same {
             Some(same) if is_usual => same[usize::from(needs.is_https)].clone(),
@@ -148,6 +201,8 @@ impl Finishers {
                 kept: needs.kept,
                 error: needs.error,
                 is_decision: needs.is_decision,
+                rate: needs.rate,
+                logged: needs.logged,
                 _permits: needs.permits,
                 _signal: needs.signal,
             }),
@@ -216,12 +271,13 @@ impl Finisher {
         if !rules.fields.is_empty() {
             rules.fields.apply(&self.values, making, response);
         }
-        let mut logs = rules.logs;
+        let (mut logs, mut log_skips) = (rules.logs, 0);
         for (block, needs) in self.blocks(rules, in_force) {
             block.fields.apply(&needs.values, making, response);
             if block.is_unlogged {
                 logs = RequestLogs::None;
             }
+            log_skips |= block.log_skips;
         }
         if let Some(hsts) = rules.hsts.as_ref().filter(|_| self.is_https)
             && response.field("strict-transport-security").is_none()
@@ -241,7 +297,13 @@ impl Finisher {
             let form = |coding, plain: &[u8]| stored.filter(|_| !is_replaced)?.compressed(coding, plain);
             compress.apply(self.is_head, self.accept.as_deref(), form, response);
         }
-        response.set_note(Notes::routed(response.note(), rules.site, logs));
+        let note = match &self.rules.notes {
+            Some(notes) if !self.logged.is_empty() => {
+                notes.with_texts(response.note(), self.logged.complete(making, response))
+            }
+            _ => response.note(),
+        };
+        response.set_note(Notes::routed(note, rules.site, logs, log_skips));
     }
 }
 
@@ -280,7 +342,8 @@ impl Finisher {
     /// Limits the rate of a response: as its upstream says, or the one that it stands for, or as the rule says.
     #[inline]
     fn limit_rate(&self, rules: &ResponseRules, response: &mut Response) {
-        let (bytes_per_s, after_bytes) = rules.rate;
+        let rate = self.rate.or_else(|| rules.rate.fixed()).unwrap_or_default();
+        let ResponseRate { bytes_per_s, after_bytes } = rate;
         if bytes_per_s > 0 || self.redirects.is_some() || !self.kept.is_empty() {
             let of_upstream = self.redirects.as_ref().and_then(|redirects| redirects.rate(response));
             let given = of_upstream.or_else(|| kept_rate(&self.kept));

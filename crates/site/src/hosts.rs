@@ -28,6 +28,8 @@ struct Names {
     below: HashMap<Box<[u8]>, usize, RandomState>,
     /// In the order of the sites.
     patterns: Vec<(Regex, usize)>,
+    /// For requests without a host.
+    unnamed: Option<usize>,
     any: Option<usize>,
     /// The first site, for requests without a host if there is no site for all others.
     first: Option<usize>,
@@ -89,6 +91,7 @@ impl Names {
                         names.patterns.push((expression(pattern, true, place)?, at));
                         None
                     }
+                    Host::Unnamed => names.unnamed.replace(at),
                     Host::Any => names.any.replace(at),
                 };
                 if former.is_some_and(|former| former != at) {
@@ -101,11 +104,15 @@ impl Names {
 
     #[inline]
     fn find(&self, authority: &[u8]) -> Option<usize> {
-        if self.exact.is_empty() && self.below.is_empty() && self.patterns.is_empty() {
+        let has_names = !(self.exact.is_empty() && self.below.is_empty() && self.patterns.is_empty());
+        if !has_names && self.unnamed.is_none() {
             return self.any;
         }
-        let unnamed = || self.first.filter(|_| authority.is_empty());
-        self.named(name_of(authority)).or(self.any).or_else(unnamed)
+        if authority.is_empty() && self.unnamed.is_some() {
+            return self.unnamed;
+        }
+        let first = || self.first.filter(|_| authority.is_empty());
+        self.named(name_of(authority)).or(self.any).or_else(first)
     }
 
     fn named(&self, name: &[u8]) -> Option<usize> {
@@ -159,6 +166,7 @@ fn written(host: &Host) -> String {
         Host::Exact(name) => format!("the host `{name}`"),
         Host::Below(name) => format!("the host `*.{name}`"),
         Host::Pattern(pattern) => format!("the host `~{pattern}`"),
+        Host::Unnamed => "a request without a host".to_owned(),
         Host::Any => "any other host".to_owned(),
     }
 }
@@ -209,6 +217,24 @@ mod tests {
             assert_eq!(hosts.find(0, authority.as_bytes()), site, "{authority}");
         }
         assert_eq!(hosts.find(0, &[b'a'; 300]), None);
+    }
+
+    #[test]
+    fn requests_without_a_host_may_have_a_site() {
+        let with = |others: &[Host]| hosts(&[others, &[exact("a.test"), Host::Unnamed]]).unwrap();
+        for (others, other) in [(vec![exact("b.test")], None), (vec![Host::Any], Some(0))] {
+            let hosts = with(&others);
+            for (authority, site) in
+                [("", Some(1)), ("a.test", Some(1)), (".", other), (":80", other), ("c.test", other)]
+            {
+                assert_eq!(hosts.find(0, authority.as_bytes()), site, "{authority} {others:?}");
+            }
+            assert_eq!(hosts.find_name(0, None), other, "a handshake has no request");
+        }
+        let alone = hosts(&[&[Host::Unnamed]]).unwrap();
+        assert_eq!((alone.find(0, b""), alone.find(0, b"a.test")), (Some(0), None));
+        let twice = hosts(&[&[Host::Unnamed], &[Host::Unnamed]]).unwrap_err().to_string();
+        assert!(twice.contains("a request without a host belongs to another site"), "{twice}");
     }
 
     #[test]

@@ -38,6 +38,7 @@ mod replace;
 mod replaced;
 mod reroute;
 mod resolve;
+mod response_rate;
 mod rewrite;
 mod steps;
 mod stub_status;

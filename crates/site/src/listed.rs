@@ -39,6 +39,7 @@ fn host(host: &Host) -> String {
         Host::Exact(name) => name.clone(),
         Host::Below(name) => format!("*.{name}"),
         Host::Pattern(pattern) => format!("~{pattern}"),
+        Host::Unnamed => String::new(),
         Host::Any => "*".to_owned(),
     }
 }

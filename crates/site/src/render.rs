@@ -136,6 +136,13 @@ impl Text {
         })
     }
 
+    /// Whether it has nothing but variables of the file, which always have a value.
+    pub(crate) fn is_of_tables(&self) -> bool {
+        let is_of_table =
+            |it: &Variable| matches!(it, Variable::Map(_) | Variable::ResponseMap(_) | Variable::Set(_));
+        self.variables().all(is_of_table)
+    }
+
     /// Its variables.
     pub(crate) fn variables(&self) -> impl Iterator<Item = &Variable> {
         self.0.iter().filter_map(|piece| match piece {
@@ -201,6 +208,7 @@ mod tests {
             cases: vec![(MapKey::Exact("Blue".to_owned()), Template::text("b"))],
             default: Template::text("other"),
             file: None,
+            proxies: None,
         }];
         let known = |name: &str| match name {
             "backend" => Some(Variable::Map(0)),

@@ -336,11 +336,17 @@ impl<'a> RequestContext<'a> {
     /// Notes the site and its logs, in case that the client leaves before there is a response.
     fn note(&mut self) {
         let Some(rules) = self.finishers.rules() else { return };
-        let mut blocks = rules.blocks.iter().enumerate();
-        let is_in_force = |at: usize| self.blocks >> at & 1 == 1;
-        let is_unlogged = blocks.any(|(at, it)| it.is_unlogged && !it.is_late && is_in_force(at));
-        let logs = if is_unlogged { RequestLogs::None } else { rules.logs };
-        self.response.set_note(Notes::routed(0, rules.site, logs));
+        let bits = self.blocks;
+        let in_force = rules.blocks.iter().enumerate();
+        let in_force = in_force.filter(|(at, block)| !block.is_late && bits >> at & 1 == 1);
+        let (mut logs, mut log_skips) = (rules.logs, 0);
+        for (_, block) in in_force {
+            if block.is_unlogged {
+                logs = RequestLogs::None;
+            }
+            log_skips |= block.log_skips;
+        }
+        self.response.set_note(Notes::routed(0, rules.site, logs, log_skips));
     }
 
     /// Applies the response rules to a response made here.

@@ -17,6 +17,7 @@ use super::compiled::{
 };
 use super::facts::Uses;
 use super::finish::{BlockNeeds, Finishers, Needs};
+use super::late::FieldValue;
 use super::passwords::Passwords;
 use super::render::View;
 use super::resolve::{Arrival, Decision, Origin, Resolution};
@@ -25,7 +26,7 @@ use flatout_gateway::Forwarding;
 use flatout_observe::observed::Notes;
 use flatout_push::WorkerChannels;
 
-/// The longest body of a request that a field may have in it; others leave it empty.
+/// The longest body of a request that a field or a log may have in it; others leave it empty.
 const BODY_VALUE_BYTES_MAX: usize = 16 << 10;
 
 /// One worker's part of all sites.
@@ -176,7 +177,9 @@ impl SiteWorker {
             no_finishers: Finishers::none(),
             no_guards: Guards::default(),
             this: OnceCell::new(),
-            repeats: compiled.sites.iter().any(|site| site.repeats()),
+            // Each request has its own line.
+            repeats: !notes.is_some_and(|notes| notes.wants_names())
+                && compiled.sites.iter().any(|site| site.repeats()),
             compiled,
             folders,
             passwords,
@@ -238,11 +241,14 @@ impl SiteWorker {
             }
             _ => BodyPlan::None,
         };
-        // A field of the response has it.
         let plan = match plan {
+            // A field of the response has it.
             BodyPlan::None | BodyPlan::Pull { .. }
                 if route.response.uses_body && head.framing != Framing::None =>
             {
+                BodyPlan::Whole { bytes_max: guards.body_bytes_max }
+            }
+            BodyPlan::Pull { .. } if self.logs_body(route, head) => {
                 BodyPlan::Whole { bytes_max: guards.body_bytes_max }
             }
             plan => plan,
@@ -254,6 +260,13 @@ impl SiteWorker {
             }
             plan => plan,
         }
+    }
+
+    /// Whether a log has the body of this request. A longer one, or one of unknown length, is not collected for that.
+    fn logs_body(&self, route: &CompiledRoute, head: &Head<'_>) -> bool {
+        let is_short = matches!(head.framing, Framing::Length(bytes) if bytes <= BODY_VALUE_BYTES_MAX as u64);
+        let rules = &route.response;
+        is_short && self.notes.as_ref().is_some_and(|notes| notes.wants_body(rules.site, rules.logs))
     }
 
     /// How to read a body whose route may be another one, once the connection is known, or an error needs a page: it is streamed, and
@@ -349,9 +362,28 @@ impl SiteWorker {
             let view = self.compiled.view_of(head, Some(request), resolution, identity);
             needs.texts = replacements.rendered(&view);
         }
+        if !rules.rate.is_fixed() {
+            let view = self.compiled.view_of(head, Some(request), resolution, identity);
+            needs.rate = Some(rules.rate.rendered(&view));
+        }
         if !rules.blocks.is_empty() {
             let view = self.compiled.view_of(head, Some(request), resolution, identity);
             needs.blocks = BlockNeeds::of(&rules.blocks, blocks, &view);
+        }
+        if needs.is_decision {
+            // It has no line.
+            return;
+        }
+        if finishers.logs_body() {
+            needs.logged.body = short_body(request).to_vec();
+        }
+        if !finishers.log_names().is_empty() {
+            let view = self.compiled.view_of(head, Some(request), resolution, identity);
+            let value = |name: &Arc<str>| {
+                let (_, text) = rules.log_values.iter().find(|(known, _)| **known == **name)?;
+                Some((name.clone(), FieldValue::of(text, &view), text.is_of_tables()))
+            };
+            needs.logged.named = finishers.log_names().iter().filter_map(value).collect();
         }
     }
 }

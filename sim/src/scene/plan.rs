@@ -9,9 +9,9 @@ use flatout_gateway::{BufferRequests, Forward, Rules as CacheRules};
 use flatout_proxy as proxy;
 use flatout_server::{Checked, Invalid, Plan, SiteListen};
 use flatout_site::plan::{
-    self as site, Action, AddressFrom, Cached, Concurrency, ConcurrencyUse, FieldChange, ForwardAuth, Host,
-    Limited, PassthroughShare, PathMatch, Peers, Rate, RateUse, Route, Rules, Site, Template, TlsPassthrough,
-    Trust,
+    self as site, Action, AddressFrom, ByteCount, Cached, Concurrency, ConcurrencyUse, FieldChange,
+    ForwardAuth, Host, Limited, PassthroughShare, PathMatch, Peers, Rate, RateUse, Route, Rules, Site,
+    Template, TlsPassthrough, Trust,
 };
 use flatout_tls::ServerPlan;
 
@@ -93,8 +93,8 @@ impl Configuration {
             request_fields: added.into_iter().chain(id).chain(shown).collect(),
             response_fields: if self.changes_fields { routes::response_fields() } else { Vec::new() },
             cache: self.cache.map(CacheSettings::rules),
-            limit_rate_bytes_per_s: self.limit_rate.map_or(0, |limit| limit.bytes_per_s),
-            limit_rate_after_bytes: self.limit_rate.map_or(0, |limit| limit.after_bytes),
+            limit_rate: ByteCount::Fixed(self.limit_rate.map_or(0, |limit| limit.bytes_per_s)),
+            limit_rate_after: ByteCount::Fixed(self.limit_rate.map_or(0, |limit| limit.after_bytes)),
             ..Rules::default()
         };
         let forward = Forward {

@@ -48,8 +48,8 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "site",
         value: "HOST…",
-        help: "a site with its host names: example.org, *.example.org, a regular expression behind ~, or * for all others; exact \
-               names are used first, then the longest *.name, then the first expression; settings outside of any site \
+        help: "a site with its host names: example.org, *.example.org, a regular expression behind ~, \"\" for requests without a host \
+               (HTTP/1.0), or * for all others; exact names are used first, then the longest *.name, then the first expression; settings outside of any site \
                also form a site for all other names",
         within: &[TOP],
         braces: Some(SITE),
@@ -251,6 +251,19 @@ pub(super) const BLOCKS: &[Block] = &[
                 help: "more entries, one KEY VALUE a line; the file is read again when it changes; if it has a mistake, the \
                        mistake is logged and the former entries stay in use",
                 ..KEY
+            },
+            Key {
+                name: "proxies",
+                value: "PEERS",
+                help: "with by=address: addresses and networks of proxies, separated by blanks; in place of such an address, the last \
+                       one of X-Forwarded-For is looked up",
+                ..KEY
+            },
+            Key {
+                name: "recursive",
+                value: "on|off",
+                default: "off",
+                help: "an address of X-Forwarded-For that is that of a proxy, too, is skipped",
             },
         ],
         help: "a table that sets the variable $NAME: the value of TEXT for a request is looked up in it",

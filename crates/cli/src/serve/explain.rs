@@ -122,6 +122,7 @@ fn is_for_other_names(site: &Site, host: &str) -> bool {
         Host::Below(name) => host.strip_suffix(name.as_str()).is_some_and(|rest| rest.ends_with('.')),
         // An expression may match it. Without any names, there is nothing to say.
         Host::Pattern(_) => true,
+        Host::Unnamed => false,
         Host::Any => site.hosts.len() == 1,
     })
 }
@@ -266,10 +267,15 @@ fn of_logs(lines: &mut Lines, server: &flatout_server::Plan, explained: &Explain
         Ok(at) => Some(*at),
         Err(refused) => refused.route,
     };
-    let rules = |site: &Site| {
-        route.and_then(|at| site.routes.get(at)).map_or(site.rules.logs, |route| route.rules.logs)
+    let rules =
+        site.map(|site| route.and_then(|at| site.routes.get(at)).map_or(&site.rules, |route| &route.rules));
+    let logs = rules.map_or(RequestLogs::Usual, |rules| rules.logs);
+    // The block of a condition is for all other requests.
+    let condition = |bit: u8| {
+        let skips = 1u8.checked_shl(bit.into())?;
+        let block = rules?.when.iter().find(|block| block.rules.log_skips == skips)?;
+        block.conditions.last()?.source().strip_prefix("!(")?.strip_suffix(')')
     };
-    let logs = site.map_or(RequestLogs::Usual, rules);
     for log in &server.logs {
         let is_written = match (log.scope, logs) {
             (Scope::Server, RequestLogs::Usual) => true,
@@ -278,7 +284,8 @@ fn of_logs(lines: &mut Lines, server: &flatout_server::Plan, explained: &Explain
             _ => false,
         };
         if is_written {
-            lines.line("log", log.path.display().to_string());
+            let condition = log.skip.and_then(condition).map(|condition| format!(" if {condition}"));
+            lines.line("log", format!("{}{}", log.path.display(), condition.unwrap_or_default()));
         }
     }
 }

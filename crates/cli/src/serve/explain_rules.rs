@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use flatout_site::plan::{
-    Cached, CookieFlag, CookieRule, Cors, ErrorPage, Expires, ExpiresFrom, FieldChange, FieldRule, Matcher,
-    Origins, Page, PageSource, Plan, ReplacedParts, Reroute, Rewrite, RewriteFrom, Rules, Then, Validity,
-    When,
+    ByteCount, Cached, CookieFlag, CookieRule, Cors, ErrorPage, Expires, ExpiresFrom, FieldChange, FieldRule,
+    Matcher, Origins, Page, PageSource, Plan, ReplacedParts, Reroute, Rewrite, RewriteFrom, Rules, Then,
+    Validity, When,
 };
 
 use super::explain::{Lines, of_upstream};
@@ -153,12 +153,16 @@ pub(super) fn of_response(lines: &mut Lines, plan: &Plan, rules: &Rules) {
             format!("of folders, and by proxy-redirect, begin with {}", format::template(plan, origin)),
         );
     }
-    if rules.limit_rate_bytes_per_s > 0 {
-        let after = match rules.limit_rate_after_bytes {
-            0 => String::new(),
-            bytes => format!(" after {}", format::bytes(bytes)),
+    if rules.limit_rate != ByteCount::Fixed(0) {
+        let count = |count: &ByteCount| match count {
+            ByteCount::Fixed(bytes) => format::bytes(*bytes),
+            ByteCount::Text(text) => format::template(plan, text),
         };
-        lines.line("rate", format!("each response {}/s{after}", format::bytes(rules.limit_rate_bytes_per_s)));
+        let after = match &rules.limit_rate_after {
+            ByteCount::Fixed(0) => String::new(),
+            after => format!(" after {}", count(after)),
+        };
+        lines.line("rate", format!("each response {}/s{after}", count(&rules.limit_rate)));
     }
     if let Some(hsts) = &rules.hsts {
         let subdomains = if hsts.subdomains { ", subdomains too" } else { "" };
@@ -194,7 +198,8 @@ pub(super) fn of_response(lines: &mut Lines, plan: &Plan, rules: &Rules) {
 
 /// Rules under conditions; [`Lines`] has the conditions with their truth already.
 pub(super) fn of_blocks(lines: &mut Lines, plan: &Plan, rules: &Rules) {
-    for block in &rules.when {
+    // Those of logs are shown with these.
+    for block in rules.when.iter().filter(|block| block.rules.log_skips == 0) {
         let conditions: Vec<&str> = block.conditions.iter().map(|condition| condition.source()).collect();
         lines.line("when", conditions.join(" && "));
         let mut inner = Lines::default();

@@ -13,14 +13,14 @@ use flatout_engine::tls::{Profile, ServerPlan};
 use flatout_engine::{Address as ListenAddress, Listen, Plan, ProxyHeader, Severity};
 use flatout_files as files;
 use flatout_observe::log::{self, Format, StandardStream};
-use flatout_observe::observed::{ROUTE_LOGS_MAX, RequestLogs};
+use flatout_observe::observed::{LOG_CONDITIONS_MAX, ROUTE_LOGS_MAX, RequestLogs};
 use flatout_proxy::{Address, Forward, Resolver, Server, ServerSource, SpoolPlan, Tls, Upstream};
 use flatout_push as push;
 use flatout_server::{Issue, SiteListen};
 use flatout_site::plan::{
     AddressFrom, BadTemplate, Cached, Concurrency, Condition, CrawlerAddresses, Expression, ExpressionFault,
-    Limited, Map, PathPolicy, Rate, Reroute, Rewrite, Rules, SetVariable, Template, Trust, VARIABLES,
-    Variable, Vocabulary,
+    Limited, Map, PathPolicy, Piece, Rate, Reroute, Rewrite, Rules, SetVariable, Template, Trust, VARIABLES,
+    Variable, Vocabulary, WhenBlock,
 };
 
 use super::prerender::PrerenderOptions;
@@ -54,7 +54,7 @@ pub(super) struct ServeOptions {
     /// How requests are forwarded; the upstream is not known yet.
     pub(super) forward: Forward,
     /// The upstream that gets copies of requests too.
-    pub(super) mirror: Option<MirrorSetting>,
+    pub(super) mirrors: Vec<MirrorSetting>,
     /// Channels; their path prefix is not known yet.
     pub(super) push: push::Plan,
     pub(super) push_limits: push::Limits,
@@ -71,6 +71,8 @@ pub(super) struct ServeOptions {
     pub(super) pages_here: usize,
     /// Access logs of the server, of a site or of a route.
     pub(super) logs: Vec<AccessLog>,
+    /// The conditions of access logs at this level and around it.
+    pub(super) log_conditions: Vec<Condition>,
     /// The least urgent messages of the server itself that are written.
     pub(super) message_level: Severity,
     /// Defaults of logs; its path is unused.
@@ -155,7 +157,12 @@ pub(super) struct AccessLog {
     pub(super) flush: Option<Duration>,
     pub(super) only: Vec<log::Condition>,
     pub(super) sample: Option<u32>,
+    /// The bit of the requests that it leaves out.
+    pub(super) skip: Option<u8>,
 }
+
+/// Variables of sites in all access logs.
+const LOG_NAMES_MAX: usize = 64;
 
 /// The longest time before a line appears in a standard stream, unless the log says otherwise.
 const STREAM_FLUSH: Duration = Duration::from_millis(200);
@@ -163,7 +170,7 @@ const STREAM_FLUSH: Duration = Duration::from_millis(200);
 impl AccessLog {
     /// Its plan, for these requests.
     pub(super) fn plan(self, usual: &log::Plan, scope: log::Scope) -> log::Plan {
-        let AccessLog { path, format, buffer_bytes, flush, only, sample } = self;
+        let AccessLog { path, format, buffer_bytes, flush, only, sample, skip } = self;
         let stream = StandardStream::of(&path);
         let is_for_people =
             usual.format == Format::combined() && stream.is_some_and(StandardStream::is_terminal);
@@ -184,6 +191,7 @@ impl AccessLog {
             only: usual.only.iter().cloned().chain(only).collect(),
             sample: sample.unwrap_or(usual.sample),
             scope,
+            skip,
         }
     }
 }
@@ -194,6 +202,8 @@ pub(super) struct Shared {
     pub(super) rates: Vec<Rate>,
     pub(super) concurrency: Vec<Concurrency>,
     pub(super) maps: Vec<Map>,
+    /// The names of variables of sites in access logs.
+    pub(super) log_names: Vec<String>,
     /// Values of variables.
     pub(super) sets: Vec<SetVariable>,
     /// Names of the routes that have logs of their own, and these logs.
@@ -227,7 +237,7 @@ impl ServeOptions {
             upstream: Upstream::new("", Vec::new()),
             tls: Tls::default(),
             forward: Forward::to(0),
-            mirror: None,
+            mirrors: Vec::new(),
             push: push::Plan::default(),
             push_limits: push::Limits::default(),
             bus: None,
@@ -239,6 +249,7 @@ impl ServeOptions {
             rewrites: Vec::new(),
             pages_here: 0,
             logs: Vec::new(),
+            log_conditions: Vec::new(),
             message_level: Severity::Info,
             log: log::Plan::new(""),
             admin: Vec::new(),
@@ -375,6 +386,69 @@ impl ServeOptions {
         shared.route_logs.push((route, plans));
         self.rules.logs = RequestLogs::Route(number);
         Ok(())
+    }
+
+    /// The format of an access log, which may have variables of sites.
+    ///
+    /// # Errors
+    /// An unknown variable, or too many.
+    pub(super) fn log_format(&self, text: &str) -> Result<Format, String> {
+        let found = RefCell::new(Vec::new());
+        let is_known = |name: &str| {
+            let is_known = self.log_value(name).is_some();
+            found.borrow_mut().extend(is_known.then(|| name.to_owned()));
+            is_known
+        };
+        let format = Format::parse_with(text, &is_known)?;
+        let mut shared = self.shared.borrow_mut();
+        for name in found.into_inner() {
+            if !shared.log_names.contains(&name) {
+                shared.log_names.push(name);
+            }
+        }
+        match shared.log_names.len() {
+            ..=LOG_NAMES_MAX => Ok(format),
+            _ => Err(format!("at most {LOG_NAMES_MAX} variables of sites can be in access logs")),
+        }
+    }
+
+    /// The values of variables in access logs for requests of this level: it may have given them other values.
+    pub(super) fn log_values(&self) -> Vec<(String, Template)> {
+        let names = self.shared.borrow().log_names.clone();
+        names.into_iter().filter_map(|name| self.log_value(&name).map(|value| (name, value))).collect()
+    }
+
+    /// The value of a variable, which is no group of an expression: not all routes have those.
+    fn log_value(&self, name: &str) -> Option<Template> {
+        let is_group = |piece: &Piece| {
+            matches!(piece, Piece::Variable(Variable::Capture(_) | Variable::NamedCapture(_)))
+        };
+        let value = Template::parse(&format!("${{{name}}}"), |name| self.variable(name)).ok()?;
+        (!value.0.iter().any(is_group)).then_some(value)
+    }
+
+    /// The bit of an access log whose requests meet a condition: others have it in their notes.
+    ///
+    /// # Errors
+    /// The condition has a mistake, or there are too many.
+    pub(super) fn log_condition(&mut self, text: &str) -> Result<u8, String> {
+        let others = self.condition(&format!("!({text})"));
+        // A mistake is that of the text alone.
+        self.condition(text).map_err(|fault| fault.reason)?;
+        let others = others.map_err(|fault| fault.reason)?;
+        let known = self.log_conditions.iter().position(|known| *known == others);
+        let bit = known.unwrap_or(self.log_conditions.len());
+        if bit >= LOG_CONDITIONS_MAX {
+            return Err(format!(
+                "at most {LOG_CONDITIONS_MAX} conditions of access logs can apply to a request"
+            ));
+        }
+        if known.is_none() {
+            self.log_conditions.push(others.clone());
+            let rules = Rules { log_skips: 1 << bit, ..Rules::default() };
+            self.rules.when.push(WhenBlock { conditions: vec![others], rules });
+        }
+        Ok(u8::try_from(bit).unwrap_or(u8::MAX))
     }
 
     /// Whether this list is set for the first time at this level: inherited entries are then dropped.

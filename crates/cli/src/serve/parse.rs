@@ -62,10 +62,13 @@ pub(super) fn server(text: &str) -> Result<(Address, bool), String> {
     Ok((server.address, server.tls.is_some()))
 }
 
-/// A host name of a site: `example.org`, `*.example.org`, `~` and a regular expression, or `*` for all others.
+/// A host name of a site: `example.org`, `*.example.org`, `~` and a regular expression, nothing for requests without a host, or `*` for
+/// all others.
 pub(super) fn host(text: &str) -> Result<Host, String> {
-    if text == "*" {
-        return Ok(Host::Any);
+    match text {
+        "*" => return Ok(Host::Any),
+        "" => return Ok(Host::Unnamed),
+        _ => {}
     }
     if let Some(pattern) = text.strip_prefix('~') {
         return regex(pattern).map(|_| Host::Pattern(pattern.to_owned()));
@@ -193,7 +196,8 @@ mod tests {
         assert_eq!(host("~^a[0-9]$"), Ok(Host::Pattern("^a[0-9]$".to_owned())));
         assert!(host("~(").is_err());
         assert_eq!(host("*"), Ok(Host::Any));
-        assert!(host("a:80").is_err() && host("").is_err() && host("a*b").is_err());
+        assert_eq!(host(""), Ok(Host::Unnamed));
+        assert!(host("a:80").is_err() && host(" ").is_err() && host("a*b").is_err());
         assert_eq!(rate("100/s"), Ok((100, Duration::from_secs(1))));
         assert_eq!(rate("5/10s"), Ok((5, Duration::from_secs(10))));
         assert!(rate("0/s").is_err() && rate("5").is_err() && rate("5/0s").is_err());

@@ -21,6 +21,9 @@ use super::site::{Places, Reader};
 use super::values::{Values, mistake, mistake_in};
 use super::when::ConditionalAction;
 
+/// What a site for requests without a host is called.
+const UNNAMED: &str = "unnamed";
+
 /// Sites so far.
 #[derive(Default)]
 pub(super) struct Sites {
@@ -55,6 +58,7 @@ impl Sites {
             rewrites: options.rewrites.clone(),
             ..Site::default()
         };
+        site.rules.log_values = options.log_values();
         for (name, at) in &hosts.names {
             let host = parse::host(name).map_err(|message| reader.tree.mistake(at, message));
             let Some(host) = reader.note(host) else { continue };
@@ -150,6 +154,7 @@ impl Sites {
     /// The name of a site: its first host name, with its first address if another site has that name.
     fn unique_name(&self, hosts: &Hosts, options: &ServeOptions) -> String {
         let host = hosts.names.first().map(|(name, _)| name.as_str()).unwrap_or_default();
+        let host = if host.is_empty() { UNNAMED } else { host };
         let address = options.listens.first().map(|listen| listen.text.as_str()).unwrap_or_default();
         let with_address = (!address.is_empty()).then(|| format!("{host} ({address})"));
         let numbered = (2..).map(|number| format!("{host} ({number})"));
@@ -248,6 +253,7 @@ impl Sites {
 
     fn route_of(&mut self, path: PathMatch, action: Action, options: ServeOptions) -> Route {
         let mut route = Route::new(path, action);
+        let log_values = options.log_values();
         if let Action::Push(plan) = &mut route.action {
             plan.prefix = route.path.text().to_owned();
         }
@@ -256,6 +262,7 @@ impl Sites {
         route.files_at = options.files_at;
         route.rewrites = options.rewrites;
         route.rules = options.rules;
+        route.rules.log_values = log_values;
         route.rules.trust = Some(options.trust);
         route.rules.cache = options.cache_time.map(|time| {
             let mut cached = options.caching;
@@ -327,7 +334,7 @@ impl Sites {
                     }
                 };
                 let mut forward = Forward { upstream, ..options.forward.clone() };
-                if let Some(mirror) = &options.mirror {
+                for mirror in &options.mirrors {
                     let copied = options.upstream_of(&mirror.upstream);
                     let upstream = copied.map_err(|message| at(format!("mirror: {message}")))?;
                     let (numerator, denominator) = (mirror.numerator, mirror.denominator);

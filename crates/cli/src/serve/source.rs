@@ -187,7 +187,7 @@ pub(crate) fn add_requests(path: &Path, count_max: usize, vocabulary: &mut Vocab
                 Host::Exact(name) => Some(name.clone()),
                 Host::Below(name) => Some(format!("any.{name}")),
                 Host::Pattern(pattern) => Vocabulary::host_of(pattern),
-                Host::Any => None,
+                Host::Unnamed | Host::Any => None,
             })
             .collect();
         let mut paths = Vec::new();

@@ -34,7 +34,7 @@ fn flags(arguments: &[&str]) -> Result<Built, String> {
 #[test]
 fn copies_of_requests_have_an_upstream_and_a_share() {
     let text = "upstream app { server \"127.0.0.1:1\" }\nupstream staging { server \"127.0.0.1:2\" }\nmirror staging share=\"2.5%\"\n\
-                proxy app\nroute \"/none\" { mirror off; proxy app }\nroute \"/all\" { mirror \"http://127.0.0.1:3\"; proxy app }\n";
+                proxy app\nroute \"/none\" { mirror off; proxy app }\nroute \"/all\" { mirror \"http://127.0.0.1:3\"; mirror app; proxy app }\n";
     let built = read(text).unwrap();
     let mut found: Vec<_> = built.plan.sites.sites[0]
         .routes
@@ -51,8 +51,10 @@ fn copies_of_requests_have_an_upstream_and_a_share() {
         .collect();
     found.sort();
     let all = ("http://127.0.0.1:3".to_owned(), 100_000, 100_000);
-    assert_eq!(found, [vec![], vec![all], vec![("staging".to_owned(), 2500, 100_000)]]);
+    let too = ("app".to_owned(), 100_000, 100_000);
+    assert_eq!(found, [vec![], vec![all, too], vec![("staging".to_owned(), 2500, 100_000)]]);
     for (line, why) in [
+        (&*"mirror app\n".repeat(9), "at most 8 upstreams can get copies of a request"),
         ("mirror nobody", "mirror: there is no upstream `nobody`"),
         ("mirror app share=\"0%\"", "share="),
         ("mirror app share=\"101%\"", "need a share from 0.001% to 100%"),

@@ -9,12 +9,13 @@
 
 use flatout_config::{Mistake, Node, Value};
 use flatout_site::plan::{
-    Cached, Condition, ExpressionFault, Map, MapFile, MapKey, MapKind, Rules, SetValue, SetVariable,
-    Template, WhenBlock,
+    Cached, Condition, ExpressionFault, Map, MapFile, MapKey, MapKind, MapProxies, Rules, SetValue,
+    SetVariable, Template, WhenBlock,
 };
 
 use super::blocks::ACTIONS;
 use super::options::{Level, ServeOptions};
+use super::parse;
 use super::site::Reader;
 use super::values::mistake_in;
 
@@ -214,6 +215,21 @@ impl Reader<'_> {
         }
     }
 
+    /// The proxies of a map of addresses.
+    fn proxies_of(self, node: &Node, kind: MapKind) -> Result<Option<MapProxies>, Mistake> {
+        let is_recursive = node.key("recursive");
+        let Some(proxies) = node.key("proxies") else {
+            let alone = is_recursive.map(|key| self.tree.mistake(&key.at, "recursive= is for proxies="));
+            return alone.map_or(Ok(None), Err);
+        };
+        if kind != MapKind::Address {
+            return Err(self.tree.mistake(&proxies.at, "proxies= is for by=address"));
+        }
+        let peers = parse::peers_list(&proxies.text);
+        let peers = peers.map_err(|message| self.tree.mistake(&proxies.at, message))?;
+        Ok(Some(MapProxies { peers, is_recursive: is_recursive.is_some_and(|key| key.text == "on") }))
+    }
+
     fn map(self, node: &Node, top: &ServeOptions) -> Result<Map, Mistake> {
         let name = &node.values[0];
         self.check_name(name, top)?;
@@ -237,6 +253,7 @@ impl Reader<'_> {
         let default = inner.iter().find(|node| node.name == "default");
         let default = default.map(|node| template(node, 0)).transpose()?.unwrap_or_default();
         let file = node.key("file").map(|file| MapFile { path: top.path(&file.text), kind });
-        Ok(Map { name: name.text.clone(), source: template(node, 1)?, cases, default, file })
+        let proxies = self.proxies_of(node, kind)?;
+        Ok(Map { name: name.text.clone(), source: template(node, 1)?, cases, default, file, proxies })
     }
 }

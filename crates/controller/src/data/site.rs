@@ -85,7 +85,7 @@ impl SiteData {
                 Host::Exact(name) => HostData::Exact(name.clone()),
                 Host::Below(name) => HostData::Below(name.clone()),
                 Host::Any => HostData::Any,
-                Host::Pattern(_) => return Err(no_place()),
+                Host::Pattern(_) | Host::Unnamed => return Err(no_place()),
             },
             listen: ListenData {
                 address: address.ok_or_else(no_place)?,

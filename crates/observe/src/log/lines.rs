@@ -12,7 +12,7 @@ use super::steps::{Step, Steps};
 use super::variable::About;
 use super::writer::{Buffer, Shared};
 use super::{Log, Plan, Scope};
-use crate::notes::{Notes, RequestLogs};
+use crate::notes::{LoggedTexts, Notes, RequestLogs};
 use crate::observed::Upstream;
 
 /// Requests in progress on one worker whose data is kept; lines of further ones lack the values from their heads.
@@ -92,7 +92,12 @@ impl Lines {
 
     /// Writes a request's lines into the buffers of the logs that want it. Returns the mark of the wrapped service.
     #[inline]
-    pub(crate) fn ended(&self, ended: &Ended, site: u16, upstream: Option<&Upstream>) -> u64 {
+    pub(crate) fn ended(
+        &self,
+        ended: &Ended,
+        site: u16,
+        (upstream, texts): (Option<&Upstream>, Option<&LoggedTexts>),
+    ) -> u64 {
         let State { open, free, unseen, clock, skipped } = &mut *self.state.borrow_mut();
         clock.follow(ended.unix_ns / 1_000_000_000);
         let slot = ended.mark.wrapping_sub(1) as usize;
@@ -103,7 +108,7 @@ impl Lines {
             }
             None => unseen,
         };
-        let about = About { ended, upstream, clock };
+        let about = About { ended, upstream, texts, clock };
         let mut ends = &*open.ends;
         let mut at = 0;
         let logs = Notes::logs(ended.note);
@@ -146,6 +151,7 @@ impl OneLog {
                     at = end;
                 }
                 Step::Value(late) => late.write(about, self.escape, out),
+                Step::Named(name) => about.write_named(name, self.escape, out),
                 Step::Text(text) => text.write(out),
             }
         }
@@ -173,20 +179,19 @@ impl Open {
 }
 
 fn takes_all(plan: &Plan) -> bool {
-    plan.sample == 1 && plan.only.is_empty() && plan.scope == Scope::Server
+    plan.sample == 1 && plan.only.is_empty() && plan.scope == Scope::Server && plan.skip.is_none()
 }
 
 /// Whether a log wants this request. Sampling never drops errors.
 fn is_wanted(plan: &Plan, ended: &Ended, (site, logs): (u16, RequestLogs), skipped: &mut u32) -> bool {
-    let is_in_scope = match (plan.scope, logs) {
-        (Scope::Server, RequestLogs::Usual) => true,
-        (Scope::Site(wanted), RequestLogs::Usual) => wanted == site,
-        (Scope::Route(wanted), RequestLogs::Route(number)) => wanted == number,
-        _ => false,
-    };
     let status = ended.status.map_or(0, |status| status.code());
     let time_ns = ended.ended_ns.saturating_sub(ended.began_ns);
-    if !is_in_scope || !plan.only.iter().all(|condition| condition.holds(status, time_ns)) {
+    let is_left_out =
+        plan.skip.is_some_and(|bit| Notes::skips(ended.note) & 1u8.wrapping_shl(bit.into()) != 0);
+    if is_left_out
+        || !plan.scope.has(site, logs)
+        || !plan.only.iter().all(|condition| condition.holds(status, time_ns))
+    {
         return false;
     }
     if !(100..400).contains(&status) || !matches!(ended.outcome, Outcome::Sent | Outcome::Taken) {

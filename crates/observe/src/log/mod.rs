@@ -41,6 +41,7 @@ pub use sink::StandardStream;
 pub use syslog::SyslogTarget;
 pub use template::Format;
 
+use crate::notes::{LOG_CONDITIONS_MAX, RequestLogs, WantedTexts};
 use writer::Shared;
 
 /// The settings of a log.
@@ -61,6 +62,8 @@ pub struct Plan {
     pub sample: u32,
     /// The requests that are logged.
     pub scope: Scope,
+    /// Requests that it leaves out: those with this bit in their note, below [`LOG_CONDITIONS_MAX`].
+    pub skip: Option<u8>,
 }
 
 /// The requests of a log. Those of a route with logs of its own are in no other log.
@@ -73,6 +76,19 @@ pub enum Scope {
     Site(u16),
     /// Those of the routes with this number ([`RequestLogs::Route`](crate::observed::RequestLogs::Route)).
     Route(u16),
+}
+
+impl Scope {
+    /// Whether a request of this site with these logs is logged.
+    #[inline]
+    pub(crate) fn has(self, site: u16, logs: RequestLogs) -> bool {
+        match (self, logs) {
+            (Scope::Server, RequestLogs::Usual) => true,
+            (Scope::Site(wanted), RequestLogs::Usual) => wanted == site,
+            (Scope::Route(wanted), RequestLogs::Route(number)) => wanted == number,
+            _ => false,
+        }
+    }
 }
 
 /// The limits for a worker's buffer.
@@ -93,6 +109,7 @@ impl Plan {
             only: Vec::new(),
             sample: 1,
             scope: Scope::Server,
+            skip: None,
         }
     }
 
@@ -108,6 +125,9 @@ impl Plan {
             return Err(format!("log flush: got {:?}, allowed 1ms to 1h", self.flush));
         }
         files::name_format(&self.path)?;
+        if self.skip.is_some_and(|bit| usize::from(bit) >= LOG_CONDITIONS_MAX) {
+            return Err(format!("access logs: at most {LOG_CONDITIONS_MAX} conditions"));
+        }
         if self.sample == 0 {
             return Err("log sample: got 0, need at least 1, which logs every request".to_owned());
         }
@@ -173,6 +193,13 @@ impl Log {
     /// Whether its format uses upstream values.
     pub(crate) fn wants_upstreams(&self) -> bool {
         self.shared.plan.format.wants_upstreams()
+    }
+
+    /// The texts that its format has of its requests, if any.
+    pub(crate) fn wanted_texts(&self) -> Option<WantedTexts> {
+        let plan = &self.shared.plan;
+        let (has_body, names) = (plan.format.has_bodies(), plan.format.names());
+        (has_body || !names.is_empty()).then_some(WantedTexts { scope: plan.scope, has_body, names })
     }
 
     /// The file's path.

@@ -218,7 +218,7 @@ fn the_fast_and_the_simple_version_agree() {
             open.push((simple(&parts, escape, &case), Ended { mark, ..case.ended }, case.upstream));
             if open.len() > 3 || random.below(2) == 0 {
                 let (line, ended, upstream) = open.swap_remove(random.below(open.len()));
-                lines.ended(&ended, 0, upstream.as_ref());
+                lines.ended(&ended, 0, (upstream.as_ref(), None));
                 expected.extend(line);
             }
         }

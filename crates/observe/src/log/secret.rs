@@ -1,4 +1,4 @@
-//! Masks secrets in URLs: a log is read by more people than may use the tokens in it.
+//! Masks secrets in URLs and forms: a log is read by more people than may use the tokens in it.
 
 use std::borrow::Cow;
 
@@ -50,20 +50,28 @@ pub(super) fn masked_query(query: &[u8]) -> Cow<'_, [u8]> {
     // A fragment or the version of the request line may follow.
     let end = query.iter().position(|&byte| byte == b' ' || byte == b'#').unwrap_or(query.len());
     let (pairs, rest) = query.split_at(end);
+    match masked_form(pairs) {
+        Cow::Borrowed(_) => Cow::Borrowed(query),
+        Cow::Owned(masked) => Cow::Owned([&masked[..], rest].concat()),
+    }
+}
+
+/// The same for the body of a form: pairs as in a query. What is no form stays as it is.
+pub(super) fn masked_form(form: &[u8]) -> Cow<'_, [u8]> {
     let secret = |pair: &[u8]| {
         let at = pair.iter().position(|&byte| byte == b'=')?;
         (at + 1 < pair.len() && pair.get(..at).is_some_and(is_secret)).then_some(at + 1)
     };
-    let pairs = || pairs.split(|&byte| byte == b'&');
+    let pairs = || form.split(|&byte| byte == b'&');
     if pairs().all(|pair| secret(pair).is_none()) {
-        return Cow::Borrowed(query);
+        return Cow::Borrowed(form);
     }
     let mask = |pair: &[u8]| match secret(pair) {
         Some(at) => [pair.get(..at).unwrap_or_default(), MASK].concat(),
         None => pair.to_vec(),
     };
     let masked: Vec<Vec<u8>> = pairs().map(mask).collect();
-    Cow::Owned([&masked.join(&b'&')[..], rest].concat())
+    Cow::Owned(masked.join(&b'&'))
 }
 
 #[cfg(test)]
@@ -89,5 +97,7 @@ mod tests {
             assert_eq!(String::from_utf8_lossy(&masked_url(url.as_bytes())), expected, "{url}");
         }
         assert_eq!(*masked_query(b"a=b&jwt=c"), *b"a=b&jwt=***");
+        assert_eq!(*masked_form(b"name=a b&password=c d#e"), *b"name=a b&password=***");
+        assert_eq!(*masked_form(b"{\"a\": \"b=c\"}"), *b"{\"a\": \"b=c\"}");
     }
 }

@@ -6,6 +6,8 @@
 //! └────────── run ───────────┘   at end    └── run ──┘  at end    at end       └──── run ────┘
 //! ```
 
+use std::sync::Arc;
+
 use flatout_engine::Begun;
 
 use super::escape::Escape;
@@ -34,6 +36,8 @@ pub(super) enum Step {
     Run,
     Text(Text),
     Value(Late),
+    /// A variable of the service.
+    Named(Arc<str>),
 }
 
 impl Steps {
@@ -46,8 +50,10 @@ impl Steps {
                 value => {
                     run.behind = part.text.clone();
                     steps.end_run(std::mem::take(&mut run));
-                    if let Some(Variable::Late(late)) = value {
-                        steps.late.push(Step::Value(*late));
+                    match value {
+                        Some(Variable::Late(late)) => steps.late.push(Step::Value(*late)),
+                        Some(Variable::Named(name)) => steps.late.push(Step::Named(name.clone())),
+                        Some(Variable::Early(_)) | None => {}
                     }
                 }
             }

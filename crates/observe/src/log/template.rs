@@ -1,8 +1,10 @@
 //! The format of a line: a template with nginx's variables, parsed once.
 
+use std::sync::Arc;
+
 use super::escape::Escape;
 use super::text::Text;
-use super::variable::Variable;
+use super::variable::{Late, Variable};
 
 /// The format of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +68,7 @@ impl Format {
 
     /// Whether all of its values are known when a request begins.
     pub(super) fn is_early(&self) -> bool {
-        self.parts.iter().all(|part| !matches!(part.value, Some(Variable::Late(_))))
+        self.parts.iter().all(|part| matches!(part.value, None | Some(Variable::Early(_))))
     }
 
     /// Both, one line after the other, with values escaped as in the second one.
@@ -81,9 +83,24 @@ impl Format {
         self.parts.iter().any(is_of_upstream)
     }
 
+    /// Whether it has the bodies of requests.
+    pub(super) fn has_bodies(&self) -> bool {
+        let is_body = |part: &Part| part.value == Some(Variable::Late(Late::RequestBody));
+        self.parts.iter().any(is_body)
+    }
+
+    /// The variables of the service.
+    pub(super) fn names(&self) -> Vec<Arc<str>> {
+        let name = |part: &Part| match &part.value {
+            Some(Variable::Named(name)) => Some(name.clone()),
+            _ => None,
+        };
+        self.parts.iter().filter_map(name).collect()
+    }
+
     fn built_in(text: &str, escape: Escape) -> Format {
         // A test shows that the texts above are valid.
-        read(text, escape).unwrap_or(Format { parts: Vec::new(), escape })
+        read(text, escape, &|_| false).unwrap_or(Format { parts: Vec::new(), escape })
     }
 
     /// `common`, `combined`, `short`, `json`, or a template: text with nginx's variables, `$status` or `${status}`. A template
@@ -92,6 +109,14 @@ impl Format {
     /// # Errors
     /// An unknown variable.
     pub fn parse(text: &str) -> Result<Format, String> {
+        Format::parse_with(text, &|_| false)
+    }
+
+    /// The same, with variables of the service.
+    ///
+    /// # Errors
+    /// An unknown variable.
+    pub fn parse_with(text: &str, is_known: &dyn Fn(&str) -> bool) -> Result<Format, String> {
         match text {
             "common" => Ok(Format::common()),
             "combined" => Ok(Format::combined()),
@@ -104,18 +129,25 @@ impl Format {
                 Err("a log template must not contain control characters; line ends are added automatically"
                     .to_owned())
             }
-            _ => read(text, if text.trim_start().starts_with('{') { Escape::Json } else { Escape::Text }),
+            _ => {
+                let is_json = text.trim_start().starts_with('{');
+                read(text, if is_json { Escape::Json } else { Escape::Text }, is_known)
+            }
         }
     }
 }
 
-/// Parses a template.
-fn read(text: &str, escape: Escape) -> Result<Format, String> {
+/// Parses a template. Names that are none of a log may be those of the service.
+fn read(text: &str, escape: Escape, is_known: &dyn Fn(&str) -> bool) -> Result<Format, String> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some((before, behind)) = rest.split_once('$') {
         let (name, after) = name(behind)?;
-        parts.push(Part { text: Text::new(before.as_bytes()), value: Some(Variable::named(name)?) });
+        let value = Variable::named(name).or_else(|unknown| match is_known(name) {
+            true => Ok(Variable::Named(name.into())),
+            false => Err(unknown),
+        });
+        parts.push(Part { text: Text::new(before.as_bytes()), value: Some(value?) });
         rest = after;
         if parts.len() > PARTS_MAX {
             return Err(format!("a log template has at most {PARTS_MAX} variables"));
@@ -145,7 +177,7 @@ mod tests {
     fn built_in_formats_can_be_read() {
         let texts = [COMMON, COMBINED, SHORT, COLOURED].map(|text| (text, Escape::Text));
         for (text, escape) in texts.into_iter().chain([(JSON, Escape::Json)]) {
-            assert!(!read(text, escape).unwrap().parts.is_empty());
+            assert!(!read(text, escape, &|_| false).unwrap().parts.is_empty());
         }
         assert_eq!(Format::parse("combined"), Ok(Format::combined()));
         assert_eq!(Format::parse(COMMON), Ok(Format::common()));
@@ -158,6 +190,15 @@ mod tests {
         let texts: Vec<Text> = format.parts.iter().map(|part| part.text.clone()).collect();
         assert_eq!(texts, ["a ", "", "b", "c\n"].map(|text| Text::new(text.as_bytes())));
         assert!(format.parts.iter().rev().skip(1).all(|part| part.value.is_some()));
+    }
+
+    #[test]
+    fn variables_of_the_service_have_names_that_no_other_has() {
+        let format = Format::parse_with("$country $status ${country} $shop", &|name| name != "none").unwrap();
+        let names: Vec<Arc<str>> = ["country", "country", "shop"].map(Arc::from).to_vec();
+        assert_eq!((format.names(), format.is_early()), (names, false));
+        let unknown = Format::parse_with("$country $none", &|name| name != "none").unwrap_err();
+        assert!(unknown.contains("unknown log variable `$none`"), "{unknown}");
     }
 
     #[test]

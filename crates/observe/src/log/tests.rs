@@ -276,7 +276,7 @@ fn a_slow_disk_costs_whole_lines() {
     let count = 20_000;
     for at in 0..count {
         ended.sent_bytes = at;
-        lines.ended(&ended, 0, None);
+        lines.ended(&ended, 0, (None, None));
     }
     let lost = log.tally().lost;
     assert!(lost > 0, "a pipe has room for 64 KiB and the queue for a little more");

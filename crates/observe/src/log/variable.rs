@@ -1,6 +1,7 @@
 //! The values of a line, with nginx's names.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use flatout_engine::{Begun, Ended, Outcome, sent_request_id, write_request_id};
 use flatout_wire::head::Version;
@@ -8,15 +9,17 @@ use flatout_wire::{Head, target};
 
 use super::clock::Clock;
 use super::escape::Escape;
-use super::secret::{MASK, is_secret, masked_query, masked_url};
+use super::secret::{MASK, is_secret, masked_form, masked_query, masked_url};
 use super::text;
-use crate::notes::{Attempt, Notes, Upstream};
+use crate::notes::{Attempt, LoggedTexts, Notes, Upstream};
 
 /// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Variable {
     Early(Early),
     Late(Late),
+    /// One of the service.
+    Named(Arc<str>),
 }
 
 /// Values known when a request starts.
@@ -72,6 +75,7 @@ pub(super) enum Late {
     UpstreamConnectTime,
     UpstreamHeaderTime,
     UpstreamResponseTime,
+    RequestBody,
 }
 
 const EARLY: [(&str, Early); 20] = [
@@ -97,7 +101,7 @@ const EARLY: [(&str, Early); 20] = [
     ("request_id", Early::RequestId),
 ];
 
-const LATE: [(&str, Late); 21] = [
+const LATE: [(&str, Late); 22] = [
     ("status", Late::Status),
     ("body_bytes_sent", Late::BodyBytesSent),
     ("bytes_sent", Late::BytesSent),
@@ -119,6 +123,7 @@ const LATE: [(&str, Late); 21] = [
     ("upstream_connect_time", Late::UpstreamConnectTime),
     ("upstream_header_time", Late::UpstreamHeaderTime),
     ("upstream_response_time", Late::UpstreamResponseTime),
+    ("request_body", Late::RequestBody),
 ];
 
 /// Fields with URLs, in which secrets are masked.
@@ -356,7 +361,22 @@ fn cookie<'b>(head: &Head<'b>, name: &str) -> Option<&'b [u8]> {
 pub(super) struct About<'a> {
     pub(super) ended: &'a Ended,
     pub(super) upstream: Option<&'a Upstream>,
+    /// What the service has noted.
+    pub(super) texts: Option<&'a LoggedTexts>,
     pub(super) clock: &'a Clock,
+}
+
+impl About<'_> {
+    fn body(&self) -> Option<&[u8]> {
+        self.texts?.body.as_deref()
+    }
+
+    /// Adds the value of a variable of the service.
+    pub(super) fn write_named(&self, name: &str, escape: Escape, out: &mut Vec<u8>) {
+        let mut named = self.texts.into_iter().flat_map(|texts| &texts.named);
+        let value = named.find(|(known, _)| **known == *name).map(|(_, value)| &value[..]);
+        write(value, escape, out);
+    }
 }
 
 impl Late {
@@ -396,6 +416,7 @@ impl Late {
             Late::Completion if ended.outcome == Outcome::Sent => out.extend_from_slice(b"OK"),
             Late::Completion => {}
             Late::Outcome => out.extend_from_slice(ended.outcome.name().as_bytes()),
+            Late::RequestBody => write(about.body().map(masked_form).as_deref(), escape, out),
             _ => self.write_upstream(about.upstream, escape, out),
         }
     }

@@ -43,6 +43,8 @@ pub(crate) struct ResponseBlock {
     pub(crate) fields: FieldRules,
     pub(crate) expires: Option<CompiledExpires>,
     pub(crate) is_unlogged: bool,
+    /// The access logs that leave the request out, a bit for each.
+    pub(crate) log_skips: u8,
 }
 
 /// All blocks of some rules.
@@ -128,6 +130,7 @@ impl ResponseBlock {
         Ok(ResponseBlock {
             maps: maps.collect(),
             is_unlogged: block.rules.logs == RequestLogs::None,
+            log_skips: block.rules.log_skips,
             is_late: Uses::of_all(&conditions, parts.tables).has(Uses::RESPONSE),
             conditions,
             fields: FieldRules::of_responses(&block.rules.response_fields, expression, counts, place)?,
@@ -137,7 +140,7 @@ impl ResponseBlock {
 
     /// Whether it changes anything of a response.
     pub(crate) fn has_rules(&self) -> bool {
-        !self.fields.is_empty() || self.expires.is_some() || self.is_unlogged
+        !self.fields.is_empty() || self.expires.is_some() || self.is_unlogged || self.log_skips != 0
     }
 
     /// The values of its field rules, and after them that of `expires`.

@@ -23,6 +23,7 @@ use super::super::render::{Text, View};
 use super::super::replace::Replacements;
 use super::super::replaced::Replaced;
 use super::super::reroute::CompiledReroute;
+use super::super::response_rate::CompiledSendRate;
 use super::super::rewrite::Rewrites;
 use super::super::upstream_fields::UpstreamFields;
 use super::Parts;
@@ -107,9 +108,10 @@ pub(crate) struct ResponseRules {
     /// The folders from which upstreams may have files sent.
     pub(crate) sendfile: Vec<SendfileFolder>,
     pub(crate) expires: Option<CompiledExpires>,
-    /// Bytes per second, 0 for any rate, and the bytes at the start that do not count.
-    pub(crate) rate: (u64, u64),
+    pub(crate) rate: CompiledSendRate,
     pub(crate) logs: RequestLogs,
+    /// Values that these may have in their lines, by the names of their variables.
+    pub(crate) log_values: Vec<(String, Text)>,
     /// A field has the request's body in it.
     pub(crate) uses_body: bool,
     pub(crate) replacements: Option<Replacements>,
@@ -408,8 +410,9 @@ impl Default for ResponseRules {
             upstream: UpstreamFields::default(),
             sendfile: Vec::new(),
             expires: None,
-            rate: (0, 0),
+            rate: CompiledSendRate::default(),
             logs: RequestLogs::Usual,
+            log_values: Vec::new(),
             uses_body: false,
             replacements: None,
             charset: None,
@@ -427,6 +430,7 @@ impl ResponseRules {
             && !self.pages.has_routes()
             && self.expires.is_none()
             && self.replacements.is_none()
+            && self.rate.is_fixed()
             && self.cors.is_none()
     }
 
@@ -449,6 +453,7 @@ impl ResponseRules {
             |block: &ResponseBlock| block.fields.uses_attempts() || of_expires(block.expires.as_ref());
         self.body_uses_attempts
             || self.fields.uses_attempts()
+            || self.log_values.iter().any(|(_, value)| value.uses_attempts())
             || of_expires(self.expires.as_ref())
             || self.blocks.iter().any(of_block)
     }
@@ -467,6 +472,8 @@ impl ResponseRules {
             || of_expires(self.expires.as_ref())
             || self.upstream.uses_captures()
             || self.replacements.as_ref().is_some_and(Replacements::uses_captures)
+            || self.rate.uses_captures()
+            || self.log_values.iter().any(|(_, value)| value.uses_captures())
             || self.pages.uses_captures()
             || self.blocks.iter().any(of_block)
     }
@@ -488,9 +495,13 @@ impl ResponseRules {
             FieldRules::of_responses(&rules.response_fields, expression, TableCounts::of(plan), place)?;
         // Responses of a cache are the same for all hosts, so that they need no values for each request.
         let origin = rules.redirect_origin.as_ref().filter(|_| rules.cache.is_none());
+        let log_value = |(name, value): &(String, Template)| {
+            Ok((name.clone(), Text::of_response(value, expression, TableCounts::of(plan), place)?))
+        };
         Ok(ResponseRules {
             site,
             logs: rules.logs,
+            log_values: rules.log_values.iter().map(log_value).collect::<Result<_, Fault>>()?,
             uses_body: fields.uses_body(),
             replacements: Replacements::new(
                 &rules.replacements,
@@ -514,7 +525,9 @@ impl ResponseRules {
             )?,
             sendfile: rules.sendfile.clone(),
             expires: expires(rules, expression, TableCounts::of(plan), place)?,
-            rate: (rules.limit_rate_bytes_per_s, rules.limit_rate_after_bytes),
+            rate: CompiledSendRate::new(rules, |text| {
+                Text::new(text, expression, TableCounts::of(plan), place)
+            })?,
             charset: CompiledCharset::new(rules, place)?,
             body_uses_attempts: false,
             cors: rules.cors.as_ref().map(|cors| CompiledCors::new(cors, place)).transpose()?,

@@ -12,6 +12,10 @@ mod keys;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use flatout_wire::Head;
+
+use super::access::AccessList;
+use super::client::forwarded_address;
 use super::cost::steps_of;
 use super::facts::Uses;
 use super::fault::{Fault, Place};
@@ -56,6 +60,8 @@ pub(crate) struct MapTable {
     values: Vec<Text>,
     default: Text,
     file: Option<Arc<FileTable>>,
+    /// Proxies, and whether all of several are skipped.
+    proxies: Option<(AccessList, bool)>,
     uses: Uses,
 }
 
@@ -195,9 +201,22 @@ impl MapTable {
                 ));
             }
         }
+        if uses.has(Uses::RESPONSE) && map.proxies.is_some() {
+            return Err(place.fault("it depends on the response, so there are no proxies"));
+        }
+        let proxies = map.proxies.as_ref();
+        let proxies = proxies.map(|proxies| (AccessList::of(&proxies.peers), proxies.is_recursive));
         let open = |file: &MapFile| FileTable::open(&file.path, FileForm::Map(file.kind));
         let file = map.file.as_ref().map(open).transpose().map_err(|reason| place.fault(reason))?;
-        Ok(MapTable { uses, source, keys, values, default, file: file.map(Arc::new) })
+        Ok(MapTable { uses, source, keys, values, default, file: file.map(Arc::new), proxies })
+    }
+
+    /// The address in a text, or the one that a proxy of this address names.
+    fn forwarded(&self, source: Vec<u8>, head: &Head<'_>) -> Vec<u8> {
+        let Some((proxies, is_recursive)) = &self.proxies else { return source };
+        let address = std::str::from_utf8(&source).ok().and_then(|text| text.parse::<IpAddr>().ok());
+        let found = address.and_then(|_| forwarded_address(proxies, *is_recursive, address, head));
+        found.map_or(source, |found| found.to_string().into_bytes())
     }
 }
 
@@ -288,6 +307,7 @@ impl View<'_> {
         let Some(map) = self.tables.maps.get(map).filter(|_| depth < MAPS_DEEP_MAX) else { return };
         let mut source = Vec::new();
         map.source.render_at(self, Paths::Decoded, depth + 1, &mut source);
+        let source = map.forwarded(source, self.head);
         let Some((text, captured)) = map.look_up(&source, out) else { return };
         let view = View { captured: captured.as_ref().unwrap_or(self.captured), ..*self };
         text.render_at(&view, Paths::Decoded, depth + 1, out);

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use super::condition::{Condition, Expression};
-use super::net::Net;
+use super::net::{Net, Peers};
 use super::template::{Piece, Template};
 
 /// A table that turns one text into another.
@@ -20,6 +20,17 @@ pub struct Map {
     pub default: Template,
     /// A file with more entries.
     pub file: Option<MapFile>,
+    /// Proxies whose `X-Forwarded-For` names the address that is looked up in place of theirs.
+    pub proxies: Option<MapProxies>,
+}
+
+/// Proxies between clients and a server, for one map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MapProxies {
+    /// Their addresses.
+    pub peers: Vec<Peers>,
+    /// Whether an address that is that of a proxy, too, is skipped, and the one before it is looked up.
+    pub is_recursive: bool,
 }
 
 impl Map {

@@ -22,12 +22,12 @@ use flatout_push as push;
 pub use condition::{Condition, Expression, ExpressionFault, FACTS, TABLES, Vocabulary, WhenBlock};
 pub use cookies::{CookieFlag, CookieRule, LocationRule, Matcher, SameSite};
 pub use expires::{Expires, ExpiresFrom, Validity};
-pub use map::{CrawlerAddresses, Map, MapFile, MapKey, MapKind, SetValue, SetVariable};
+pub use map::{CrawlerAddresses, Map, MapFile, MapKey, MapKind, MapProxies, SetValue, SetVariable};
 pub(crate) use net::number;
 pub use net::{BadNet, Net, Peers};
 pub use rules::{
-    Access, BasicAuth, BodyLimit, CHARSET_TYPES, Cached, Concurrency, ConcurrencyUse, Cors, ErrorPage,
-    FieldChange, FieldRule, ForwardAuth, Hsts, Limited, Maintenance, Origins, Page, PageSource,
+    Access, BasicAuth, BodyLimit, ByteCount, CHARSET_TYPES, Cached, Concurrency, ConcurrencyUse, Cors,
+    ErrorPage, FieldChange, FieldRule, ForwardAuth, Hsts, Limited, Maintenance, Origins, Page, PageSource,
     REPLACED_TYPE, Rate, RateUse, ReplacedParts, Replacement, Rules, SendfileFolder, User, Verdict, When,
 };
 pub use shared::SharedSite;
@@ -173,8 +173,10 @@ pub enum Host {
     /// Names that match this regular expression, in lower case and without a port; the first match wins, if no name
     /// above matches.
     Pattern(String),
+    /// None: requests without a host, which only HTTP/1.0 allows.
+    Unnamed,
     /// Every other name, and requests without one. Without an `Any` host, other names get 421 (Misdirected Request), and
-    /// requests without one, which only HTTP/1.0 allows, go to the first site.
+    /// requests without one go to the first site, unless one is `Unnamed`.
     Any,
 }
 

@@ -67,11 +67,15 @@ pub struct Rules {
     /// `Expires` and the `max-age` of `Cache-Control`, of responses with a status of [`When::Success`].
     pub expires: Option<Expires>,
     /// Bytes per second at which each response is sent; 0 is without a limit.
-    pub limit_rate_bytes_per_s: u64,
+    pub limit_rate: ByteCount,
     /// Bytes at the start of each response that are sent without this limit.
-    pub limit_rate_after_bytes: u64,
+    pub limit_rate_after: ByteCount,
     /// The access logs that requests are written to.
     pub logs: RequestLogs,
+    /// Values that access logs may have in their lines, by the names of their variables.
+    pub log_values: Vec<(String, Template)>,
+    /// In a [`WhenBlock`]: the access logs that leave these requests out, a bit for each.
+    pub log_skips: u8,
     /// Texts that are replaced in bodies of responses.
     pub replacements: Vec<Replacement>,
     /// The content types of these bodies, such as `text/*` or `*/*`; none: [`REPLACED_TYPE`].
@@ -88,6 +92,21 @@ impl Rules {
     /// Whether clients are authenticated.
     pub fn has_authentication(&self) -> bool {
         self.basic_auth.is_some() || self.forward_auth.is_some() || self.auth_route.is_some()
+    }
+}
+
+/// A number of bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ByteCount {
+    /// The same for all requests.
+    Fixed(u64),
+    /// That of a request: a number, which `k`, `m` or `g` may follow. Anything else is 0.
+    Text(Template),
+}
+
+impl Default for ByteCount {
+    fn default() -> ByteCount {
+        ByteCount::Fixed(0)
     }
 }
 

@@ -306,6 +306,7 @@ fn maps_have_keys_of_all_kinds() {
             cases: cases.collect(),
             default: template("none"),
             file: None,
+            proxies: None,
         }
     };
     use super::super::plan::MapKind::{Address, Number, Share, Text};
@@ -357,6 +358,37 @@ fn maps_have_keys_of_all_kinds() {
         shares[usize::from(parts[3] == "b")] += 1;
     }
     assert!(shares[0] > 60 && shares[1] > 60, "{shares:?}");
+}
+
+#[test]
+fn proxies_of_a_map_name_the_address() {
+    use super::super::plan::{MapKind, MapProxies};
+    let case = |net: &str, to: &str| (MapKey::parse(net, MapKind::Address).unwrap(), template(to));
+    let map = |is_recursive: bool| Map {
+        name: "m".to_owned(),
+        source: template("$remote_addr"),
+        cases: vec![case("10.0.0.0/8", "inside"), case("198.51.100.0/24", "there")],
+        default: template("none"),
+        file: None,
+        proxies: Some(MapProxies {
+            peers: vec!["192.0.2.0/24".parse().unwrap(), "10.0.0.0/8".parse().unwrap()],
+            is_recursive,
+        }),
+    };
+    let mut plan = plan_of(vec![respond(PathMatch::prefix("/"), "")]);
+    plan.maps = vec![map(false), map(true)];
+    let body = Template::parse("$m0|$m1", of_file).unwrap();
+    plan.sites[0].routes[0].action =
+        Action::Respond { status: 200, content_type: "text/plain".to_owned(), body };
+    let client = TestClient::new(&plan);
+    for (peer, fields, expected) in [
+        ("192.0.2.1", "X-Forwarded-For: 198.51.100.7, 10.0.0.1\r\n", "inside|there"),
+        ("192.0.2.1", "X-Forwarded-For: 198.51.100.7\r\n", "there|there"),
+        ("192.0.2.1", "", "none|none"),
+        ("203.0.113.1", "X-Forwarded-For: 198.51.100.7\r\n", "none|none"),
+    ] {
+        assert_eq!(client.ask_from(Some(peer), "GET", "/", fields).body, expected, "{peer} {fields}");
+    }
 }
 
 fn reroute(path: PathMatch, to: &str) -> Route {

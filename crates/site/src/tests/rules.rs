@@ -270,6 +270,7 @@ fn fields_of_both_directions_are_changed() {
         cases: vec![(plan::MapKey::Exact("b".to_owned()), template("blue"))],
         default: template("none"),
         file: None,
+        proxies: None,
     };
     let mut plan = plan_of(vec![route.clone()]);
     plan.maps = vec![kinds.clone()];
@@ -305,6 +306,7 @@ fn maps_of_the_response_are_for_rules_of_responses() {
         ],
         default: Template::default(),
         file: None,
+        proxies: None,
     };
     let route = Route {
         rules: Rules {

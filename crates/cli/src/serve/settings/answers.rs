@@ -3,8 +3,8 @@
 use flatout_observe::observed::RequestLogs;
 use flatout_proxy::PARAM;
 use flatout_site::plan::{
-    CHARSET_TYPES, ErrorPage, Expires, ExpiresFrom, FieldChange, FieldRule, Maintenance, Page, PageSource,
-    PathPolicy, REPLACED_TYPE, Replacement, Reroute, Rewrite, RewriteFrom, Then, Validity, When,
+    ByteCount, CHARSET_TYPES, ErrorPage, Expires, ExpiresFrom, FieldChange, FieldRule, Maintenance, Page,
+    PageSource, PathPolicy, REPLACED_TYPE, Replacement, Reroute, Rewrite, RewriteFrom, Then, Validity, When,
 };
 
 use crate::serve::options::{Level, ServeOptions};
@@ -23,6 +23,14 @@ const FIELD_WHEN: Key = Key {
 };
 const PAGE_TYPE: Key =
     Key { name: "type", default: "text/html; charset=utf-8", help: "its Content-Type", ..KEY };
+
+/// A number of bytes, or a text with variables that is one.
+fn byte_count(options: &ServeOptions, text: &str) -> Result<ByteCount, Refused> {
+    Ok(match text.contains('$') {
+        true => ByteCount::Text(options.template(text)?),
+        false => ByteCount::Fixed(value::bytes(text)?),
+    })
+}
 
 pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
     ServeSetting {
@@ -314,12 +322,13 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         name: "limit-rate",
         value: "BYTES",
         default: "off",
-        help: "limit the rate at which each response is sent, in bytes per second, or off; a client with several connections or streams \
-               gets this rate on each; an upstream's response is buffered, as for slow clients",
+        help: "limit the rate at which each response is sent, in bytes per second, or off; a text with variables is a number, with k, m or g \
+               behind it, and anything else no limit; a client with several connections or streams gets this rate on each; an upstream's \
+               response is buffered, as for slow clients",
         set: |options, given| {
-            options.rules.limit_rate_bytes_per_s = match given.text() {
-                "off" => 0,
-                text => value::bytes(text)?,
+            options.rules.limit_rate = match given.text() {
+                "off" => ByteCount::Fixed(0),
+                text => byte_count(options, text)?,
             };
             Ok(())
         },
@@ -329,9 +338,9 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         name: "limit-rate-after",
         value: "BYTES",
         default: "0",
-        help: "bytes at the start of each response that limit-rate does not slow down",
+        help: "bytes at the start of each response that limit-rate does not slow down; it may be a text with variables, too",
         set: |options, given| {
-            options.rules.limit_rate_after_bytes = value::bytes(given.text())?;
+            options.rules.limit_rate_after = byte_count(options, given.text())?;
             Ok(())
         },
         ..ROUTES

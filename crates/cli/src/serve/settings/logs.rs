@@ -1,6 +1,6 @@
 //! Access logs, and the admin listener.
 
-use flatout_observe::log::{Escape, Format, Plan as Log, Scope, StandardStream, SyslogTarget};
+use flatout_observe::log::{Escape, Plan as Log, Scope, StandardStream, SyslogTarget};
 use flatout_observe::observed::RequestLogs;
 use flatout_server::Plan;
 
@@ -25,6 +25,12 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
             Key { name: "flush", value: "TIME", help: "as log-flush", ..KEY },
             Key { name: "only", value: "CONDITIONS", help: "as log-only", ..KEY },
             Key { name: "sample", value: "N", help: "as log-sample", ..KEY },
+            Key {
+                name: "when",
+                value: "EXPR",
+                help: "only requests for which this is true; it may depend on the response",
+                ..KEY
+            },
         ],
         default: "off",
         help: "log each request to this file, to - (stdout), stdout or stderr, to a system log (syslog:/dev/log, syslog:ADDRESS:PORT; with messages of RFC 3164 as nginx writes it: syslog:server=ADDRESS:PORT,facility=local7,severity=info,tag=nginx,nohostname), or off; the name of the file may have variables of the request, as in /var/log/$host.log; on a terminal with log-format short unless it is set; in a site, only its requests; in a route, its requests are in these logs alone, or with off in none; SIGUSR1 reopens it after a rotation",
@@ -38,13 +44,14 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
                 return Ok(());
             }
             let escape = given.read("escape", str::parse::<Escape>)?;
-            let format = given.read("format", Format::parse)?;
+            let format = given.read("format", |text| options.log_format(text))?;
             let format = match (format, escape) {
                 (Some(format), Some(escape)) => Some(format.with_escape(escape)),
                 (None, Some(_)) => return Err("`escape` is for the `format` beside it".into()),
                 (format, None) => format,
             };
             let conditions = |text: &str| parse::names(text).iter().map(|text| text.parse()).collect();
+            let skip = given.read("when", |text| options.log_condition(text))?;
             let log = AccessLog {
                 path: match given.text() {
                     "-" | "stdout" => StandardStream::Stdout.path().to_owned(),
@@ -59,22 +66,24 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
                 flush: given.read("flush", value::time)?,
                 only: given.read("only", conditions)?.unwrap_or_default(),
                 sample: given.read("sample", value::number)?,
+                skip,
             };
             log.clone().plan(&options.log, Scope::Server).check()?;
             options.logs.push(log);
             Ok(())
         },
         is_list: true,
-        change: Change::Restart(|plan| of_logs(plan, |_| String::new())),
+        change: Change::Restart(|plan| of_logs(plan, |log| format!("{:?}", log.skip))),
         ..ROUTES
     },
     ServeSetting {
         name: "log-format",
         value: "TEXT",
         default: "combined",
-        help: "common, combined, short (for people), json, or a template with nginx's variables, such as '$remote_addr $status'",
+        help: "common, combined, short (for people), json, or a template with nginx's variables, such as '$remote_addr $status', and those of \
+               sites and maps",
         set: |options, given| {
-            options.log.format = Format::parse(given.text())?;
+            options.log.format = options.log_format(given.text())?;
             Ok(())
         },
         change: Change::Restart(|plan| of_logs(plan, |log| format!("{:?}", log.format))),

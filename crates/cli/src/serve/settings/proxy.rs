@@ -34,6 +34,9 @@ fn attribute(options: &ServeOptions, text: Option<&str>) -> Result<Template, Str
 /// Parts of which shares of copied requests are so many: a thousandth of a percent.
 const SHARE_PARTS: u32 = 100_000;
 
+/// Upstreams that get copies of one request.
+const MIRRORS_MAX: usize = 8;
+
 /// A share in these parts.
 fn copied_share(text: &str) -> Result<u32, String> {
     let share = value::percent(text)?;
@@ -315,17 +318,28 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
             help: "the share of requests that is copied",
         }],
         default: "off",
-        help: "send a copy of each request to this upstream too, or off; nobody waits for the response, which is dropped; requests with a \
+        help: "send a copy of each request to this upstream too, or off; can be repeated for several upstreams, and replaces those of outer \
+               levels; nobody waits for the response, which is dropped; requests with a \
                body that is larger than 64 KiB or of unknown length, and those that change the protocol, are not copied",
         set: |options, given| {
             let share = given.read("share", copied_share)?;
-            options.mirror = (given.text() != "off").then(|| MirrorSetting {
+            if options.begins("mirror") || given.text() == "off" {
+                options.mirrors.clear();
+            }
+            if given.text() == "off" {
+                return Ok(());
+            }
+            if options.mirrors.len() == MIRRORS_MAX {
+                return Err(format!("at most {MIRRORS_MAX} upstreams can get copies of a request").into());
+            }
+            options.mirrors.push(MirrorSetting {
                 upstream: given.text().to_owned(),
                 numerator: share.unwrap_or(SHARE_PARTS),
                 denominator: SHARE_PARTS,
             });
             Ok(())
         },
+        is_list: true,
         ..ROUTES
     },
     ServeSetting {
