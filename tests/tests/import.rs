@@ -10,7 +10,7 @@ fn flatout(arguments: &[&str]) -> Output {
 }
 
 /// A server with the site file imported from an nginx configuration.
-fn imported(folder: &Folder) -> (Server, String) {
+pub(crate) fn imported(folder: &Folder) -> (Server, String) {
     let mut command = Command::new(program("flatout"));
     let output =
         command.args(["import", "nginx.conf"]).current_dir(&folder.0).stdin(Stdio::null()).output().unwrap();

@@ -57,6 +57,8 @@ mod http2;
 mod import;
 #[path = "import_closed.rs"]
 mod import_closed;
+#[path = "import_logs.rs"]
+mod import_logs;
 #[path = "import_php.rs"]
 mod import_php;
 #[path = "import_tls.rs"]

@@ -182,6 +182,7 @@ impl<'d> Import<'d> {
             waiting.retain(|directive| {
                 let Ok((name, head, lines)) = self.table(directive) else { return true };
                 top.block(&directive.comments, head, lines);
+                self.table_names.push(name.clone());
                 match is_of_response(directive) {
                     true => self.response_maps.push(name),
                     false => self.maps.push(name),

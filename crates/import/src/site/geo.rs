@@ -1,6 +1,6 @@
 //! `geo`: addresses and networks, or ranges of addresses, which become networks.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::nginx::Directive;
 
@@ -25,7 +25,8 @@ pub(super) fn geo(geo: &Directive, maps: &[String]) -> Result<Table, String> {
         return Err("its source is not supported".to_owned());
     }
     let has_ranges = geo.inner().iter().any(|case| case.name == "ranges");
-    let mut default = "";
+    let (mut default, mut is_recursive) = ("", false);
+    let mut proxies: Vec<String> = Vec::new();
     let mut networks: Vec<(String, &str)> = Vec::new();
     let mut ranges: Vec<(u32, u32, &str)> = Vec::new();
     for case in geo.inner() {
@@ -34,21 +35,26 @@ pub(super) fn geo(geo: &Directive, maps: &[String]) -> Result<Table, String> {
         match key {
             "default" => default = to,
             "ranges" => {}
+            "proxy_recursive" => is_recursive = true,
+            "proxy" => proxies.push(network(to).ok_or_else(unsupported)?),
             "delete" if has_ranges => {
                 let (first, last) = range(to).ok_or_else(unsupported)?;
                 ranges.retain(|(low, high, _)| (*low, *high) != (first, last));
             }
-            "delete" => networks.retain(|(other, _)| *other != network(to)),
+            "delete" => {
+                let deleted = network(to).ok_or_else(unsupported)?;
+                networks.retain(|(other, _)| *other != deleted);
+            }
             _ if to.contains('$') => return Err(unsupported()),
             _ if has_ranges => {
                 let (first, last) = range(key).ok_or_else(unsupported)?;
                 insert(&mut ranges, first, last, to);
             }
-            _ if key.split('/').next().is_some_and(|address| address.parse::<IpAddr>().is_ok()) => {
-                networks.retain(|(other, _)| *other != network(key));
-                networks.push((network(key), to));
+            _ => {
+                let network = network(key).ok_or_else(unsupported)?;
+                networks.retain(|(other, _)| *other != network);
+                networks.push((network, to));
             }
-            _ => return Err(unsupported()),
         }
     }
     for (first, last, to) in ranges {
@@ -65,18 +71,44 @@ pub(super) fn geo(geo: &Directive, maps: &[String]) -> Result<Table, String> {
     for (network, to) in networks {
         lines.setting(format!("case {} {}", text(&network), value(to)));
     }
-    Ok((name.to_owned(), format!("map {} {} by=address", value(name), text(source)), lines))
+    let of_proxies = match (proxies.is_empty(), is_recursive) {
+        (true, _) => String::new(),
+        (false, false) => format!(" proxies={}", text(&proxies.join(" "))),
+        (false, true) => format!(" proxies={} recursive=on", text(&proxies.join(" "))),
+    };
+    let head = format!("map {} {} by=address{of_proxies}", value(name), text(source));
+    Ok((name.to_owned(), head, lines))
 }
 
-/// A network as text; the longest prefix of an address is left out.
-fn network(text: &str) -> String {
-    text.trim_end_matches("/32").to_owned()
+/// A network as text: without the bits behind its prefix, which nginx ignores, and without a prefix that is the whole address. `None` if
+/// it is none.
+fn network(text: &str) -> Option<String> {
+    let (address, bits) = match text.split_once('/') {
+        Some((address, bits)) => (address, Some(bits.parse::<u32>().ok()?)),
+        None => (text, None),
+    };
+    let (address, width): (IpAddr, u32) = match address.parse::<IpAddr>().ok()? {
+        IpAddr::V4(address) => {
+            let free = 32u32.checked_sub(bits.unwrap_or(32))?;
+            let all = u32::MAX.checked_shl(free).unwrap_or(0);
+            (Ipv4Addr::from(u32::from(address) & all).into(), 32)
+        }
+        IpAddr::V6(address) => {
+            let free = 128u32.checked_sub(bits.unwrap_or(128))?;
+            let all = u128::MAX.checked_shl(free).unwrap_or(0);
+            (Ipv6Addr::from(u128::from(address) & all).into(), 128)
+        }
+    };
+    Some(match bits.filter(|bits| *bits < width) {
+        Some(bits) => format!("{address}/{bits}"),
+        None => address.to_string(),
+    })
 }
 
 /// `10.0.0.1-10.0.0.9`, or one address.
 fn range(text: &str) -> Option<(u32, u32)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let number = |text: &str| text.parse::<std::net::Ipv4Addr>().ok().map(u32::from);
+    let number = |text: &str| text.parse::<Ipv4Addr>().ok().map(u32::from);
     Some((number(first)?, number(last)?)).filter(|(first, last)| first <= last)
 }
 
@@ -108,9 +140,65 @@ fn networks_of(first: u32, last: u32) -> Vec<String> {
         let aligned = if at == 0 { 32 } else { at.trailing_zeros().min(32) };
         let fits = (last - at + 1).ilog2();
         let bits = aligned.min(fits);
-        let address = std::net::Ipv4Addr::from(u32::try_from(at).unwrap_or(u32::MAX));
+        let address = Ipv4Addr::from(u32::try_from(at).unwrap_or(u32::MAX));
         networks.push(if bits == 0 { address.to_string() } else { format!("{address}/{}", 32 - bits) });
         at += 1 << bits;
     }
     networks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::written::imported;
+    use super::*;
+
+    #[test]
+    fn networks_are_written_as_they_are_read() {
+        for (text, expected) in [
+            ("10.0.0.0/8", Some("10.0.0.0/8")),
+            ("10.1.2.3/8", Some("10.0.0.0/8")),
+            ("10.1.2.3/32", Some("10.1.2.3")),
+            ("10.1.2.3", Some("10.1.2.3")),
+            ("0.0.0.0/0", Some("0.0.0.0/0")),
+            ("1.2.3.4/0", Some("0.0.0.0/0")),
+            ("2001:0db8::/32", Some("2001:db8::/32")),
+            ("2001:db8::1/32", Some("2001:db8::/32")),
+            ("::1/128", Some("::1")),
+            ("::/0", Some("::/0")),
+            ("10.0.0.0/33", None),
+            ("::/129", None),
+            ("10.0.0.0/x", None),
+            ("example.org", None),
+        ] {
+            assert_eq!(network(text).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn proxies_name_the_address_that_is_looked_up() {
+        let of = |inner: &str| {
+            let server = "server { location / { add_header X-A $a; root /r; } }";
+            imported(&format!("http {{ geo $a {{ {inner} }} {server} }}")).text
+        };
+        for (inner, expected) in [
+            ("proxy 10.0.0.1; 192.0.2.0/24 a;", "map a \"$remote_addr\" by=address proxies=\"10.0.0.1\" {"),
+            (
+                "proxy 10.0.0.1/24; proxy ::1; proxy_recursive; 192.0.2.0/24 a;",
+                "map a \"$remote_addr\" by=address proxies=\"10.0.0.0/24 ::1\" recursive=on {",
+            ),
+            (
+                "proxy_recursive; 2001:db8::/32 a;",
+                "map a \"$remote_addr\" by=address {\n    case \"2001:db8::/32\" a\n",
+            ),
+            (
+                "ranges; proxy 10.0.0.1; 192.0.2.0-192.0.2.255 a;",
+                "proxies=\"10.0.0.1\" {\n    case \"192.0.2.0/24\" a\n",
+            ),
+        ] {
+            let site = of(inner);
+            assert!(site.contains(expected) && !site.contains("not converted:"), "{inner}\n{site}");
+        }
+        let lost = of("proxy proxy.test; 192.0.2.0/24 a;");
+        assert!(lost.contains("its line `proxy` is not supported"), "{lost}");
+    }
 }

@@ -1,6 +1,7 @@
 //! `access_log` and `log_format`.
 
 use super::chain::Chain;
+use super::constants::of_server_in;
 use super::file_tests::pieces;
 use super::out::{Lines, value};
 use super::{Import, values};
@@ -33,7 +34,7 @@ const EARLY: [&str; 22] = [
 ];
 
 /// Those that are known when a request has ended.
-const LATE: [&str; 16] = [
+const LATE: [&str; 17] = [
     "status",
     "body_bytes_sent",
     "bytes_sent",
@@ -50,6 +51,7 @@ const LATE: [&str; 16] = [
     "upstream_header_time",
     "upstream_response_time",
     "upstream_cache_status",
+    "request_body",
 ];
 
 /// Variables with one value for all requests of a server.
@@ -60,6 +62,9 @@ pub(super) const FLUSH: &str = "100ms";
 
 /// The same with `buffer=`: nginx waits until the buffer is full.
 const BUFFERED_FLUSH: &str = "10s";
+
+/// Conditions of access logs that can apply to one request here.
+const CONDITIONS_MAX: usize = 6;
 
 /// The port of a system log.
 const SYSLOG_PORT: u16 = 514;
@@ -87,12 +92,14 @@ fn is_early(name: &str) -> bool {
 }
 
 /// A format with `-` in place of variables that do not exist here, and their names.
-fn known_variables(format: &str) -> (String, Vec<String>) {
+fn known_variables(format: &str, maps: &[String]) -> (String, Vec<String>) {
     let (mut known, mut unknown) = (format.to_owned(), Vec::new());
     let mut names = values::variables(format);
     names.sort_by_key(|name| std::cmp::Reverse(name.len()));
     for name in names {
-        if is_early(name) || LATE.contains(&name) || name.is_empty() {
+        let is_group = name.starts_with(|first: char| first.is_ascii_digit());
+        let is_of_site = || !is_group && values::unknown_in_response(&format!("${name}"), maps).is_none();
+        if is_early(name) || LATE.contains(&name) || name.is_empty() || is_of_site() {
             continue;
         }
         // The longest first: a name may be the start of another.
@@ -130,6 +137,16 @@ fn log_name(path: &str) -> Option<String> {
     }
 }
 
+/// Whether the logs around a request have no more conditions than a request can have here.
+fn has_few_conditions(chain: &Chain<'_>) -> bool {
+    let all = chain.levels().iter().flat_map(|level| level.iter()).filter(|it| it.name == "access_log");
+    let mut words: Vec<&str> =
+        all.flat_map(Directive::texts).filter(|word| word.starts_with("if=")).collect();
+    words.sort_unstable();
+    words.dedup();
+    words.len() <= CONDITIONS_MAX
+}
+
 fn has_log(block: &[Directive]) -> bool {
     block.iter().any(|directive| directive.name == "access_log")
 }
@@ -142,6 +159,7 @@ impl<'d> Import<'d> {
 
     /// The logs of this block, for requests of the chain.
     fn logs_in(&mut self, block: &'d [Directive], chain: &Chain<'d>, lines: &mut Lines) {
+        let known = [&self.table_names[..], &self.set_names[..]].concat();
         'logs: for directive in block {
             if directive.name != "access_log" {
                 continue;
@@ -169,14 +187,20 @@ impl<'d> Import<'d> {
                         Some(time) => text.push_str(&format!(" flush=\"{time}\"")),
                         None => left = Some(*word),
                     },
-                    Some(("if", _)) if self.same_condition(block, word).is_some() => {}
+                    Some(("if", _)) => match self.log_condition(word).filter(|_| has_few_conditions(chain)) {
+                        Some(variable) => {
+                            let condition = format!("!({variable} in ['', '0'])");
+                            text.push_str(&format!(" when={}", super::out::text(&condition)));
+                        }
+                        None => left = Some(*word),
+                    },
                     Some(_) => left = Some(*word),
                     None if *word == "gzip" => left = Some(*word),
                     None if *word == "combined" => {}
                     None => match self.formats.iter().find(|(name, ..)| name == word) {
                         Some((_, format, escape)) => {
                             let (format, unknown) =
-                                known_variables(&super::constants::of_server_in(format, chain.server()));
+                                known_variables(&of_server_in(format, chain.server()), &known);
                             if values::variables(&format).is_empty() {
                                 self.leave(directive, "no variable of its format is supported", lines);
                                 continue 'logs;
@@ -195,14 +219,6 @@ impl<'d> Import<'d> {
             }
             self.has_logs = true;
             lines.setting(text);
-            if let Some(variable) = texts.iter().find_map(|word| self.same_condition(block, word)) {
-                let mut inner = Lines::default();
-                inner.setting("log-requests off".to_owned());
-                let head = format!("when {}", super::out::text(&format!("{variable} in ['', '0']")));
-                if !lines.has_block(&head) {
-                    lines.block(&[], head, inner);
-                }
-            }
             if let Some(word) = left {
                 lines.comment(&format!(
                     "not converted: `{word}` of this log ({}:{})",
@@ -249,13 +265,10 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// The text of `if=$variable` as an expression, if all logs of the block have the same one.
-    fn same_condition(&self, block: &[Directive], word: &str) -> Option<String> {
+    /// The text of `if=$variable` as an expression. It may depend on the response.
+    fn log_condition(&self, word: &str) -> Option<String> {
         let text = word.strip_prefix("if=").filter(|text| text.contains('$'))?;
-        let is_known = values::unknown_variable(text, &self.maps).is_none();
-        let mut logs = block.iter().filter(|directive| directive.name == "access_log");
-        let has_it = |log: &Directive| log.texts().contains(&word);
-        let pieces = pieces(text).filter(|_| is_known && logs.all(has_it))?;
+        let pieces = pieces(text).filter(|_| self.unknown_in_response(text).is_none())?;
         Some(if pieces.len() == 1 { pieces.concat() } else { format!("({})", pieces.join(" + ")) })
     }
 

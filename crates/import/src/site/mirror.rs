@@ -5,7 +5,7 @@ use crate::nginx::Directive;
 use super::Import;
 use super::chain::Chain;
 use super::closed::OF_UPSTREAM_REQUESTS;
-use super::out::{Lines, line};
+use super::out::{Lines, line, option};
 
 /// What the location of a mirror may have: a copy has the fields and the body of its request, and no rules of its own.
 const ALLOWED: [&str; 9] = [
@@ -20,25 +20,30 @@ const ALLOWED: [&str; 9] = [
     "log_subrequest",
 ];
 
+/// Copies of one request.
+const COPIES_MAX: usize = 8;
+
 impl<'d> Import<'d> {
-    /// Writes the upstream that gets copies of the requests of a proxied location.
+    /// Writes the upstreams that get copies of the requests of a proxied location.
     pub(super) fn mirror(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
         let all = chain.list(&["mirror"]);
-        for (at, directive) in all.iter().enumerate().filter(|(_, it)| it.word(0) != "off") {
+        for (at, directive) in all.into_iter().enumerate().filter(|(_, it)| it.word(0) != "off") {
             let mirrored = match at {
-                0 => self.mirrored(directive, chain, lines),
-                _ => Err("a request has one copy".to_owned()),
+                ..COPIES_MAX => self.mirrored(directive, chain, lines),
+                _ => Err(format!("a request has at most {COPIES_MAX} copies")),
             };
             match mirrored {
-                Ok(upstream) => {
+                Ok(copies) => {
                     self.fates.carried(directive);
-                    lines.setting(line("mirror", &upstream));
+                    copies.into_iter().for_each(|copy| lines.setting(copy));
                 }
                 Err(why) => self.leave(directive, &why, lines),
             }
         }
     }
 
+    /// The settings for copies: one, or one for each share of requests that has an upstream.
+    ///
     /// # Errors
     /// Why copies cannot be sent there.
     fn mirrored(
@@ -46,7 +51,7 @@ impl<'d> Import<'d> {
         directive: &Directive,
         chain: &Chain<'d>,
         lines: &mut Lines,
-    ) -> Result<String, String> {
+    ) -> Result<Vec<String>, String> {
         if chain.word("mirror_request_body") == "off" {
             return Err("a copy has the body of its request".to_owned());
         }
@@ -56,7 +61,14 @@ impl<'d> Import<'d> {
         let needs = "it needs a location with `proxy_pass http://UPSTREAM$request_uri`";
         let location = super::location::choose(directive.word(0), chain.server()).ok_or(needs)?;
         let inner = chain.at_server().inside(location);
-        if let Some(other) = location.inner().iter().find(|it| !ALLOWED.contains(&it.name.as_str())) {
+        let pass = location.inner().iter().find(|it| it.name == "proxy_pass").ok_or(needs)?;
+        let target = pass.word(0).strip_suffix("$request_uri").ok_or(needs)?;
+        let (scheme, authority) = target.split_once("://").ok_or(needs)?;
+        let shares = shares(authority, chain);
+        let is_allowed = |it: &&Directive| {
+            ALLOWED.contains(&it.name.as_str()) || shares.is_some() && is_for_no_upstream(it, authority)
+        };
+        if let Some(other) = location.inner().iter().find(|it| !is_allowed(it)) {
             return Err(format!("a copy has the fields, the body and the rules of its request: {other}"));
         }
         if !chain.server().iter().any(|it| std::ptr::eq(it, location)) {
@@ -72,12 +84,44 @@ impl<'d> Import<'d> {
                 "a copy has the fields of `proxy_set_header` of its request, such as secrets".to_owned()
             );
         }
-        let pass = location.inner().iter().find(|it| it.name == "proxy_pass").ok_or(needs)?;
-        let target = pass.word(0).strip_suffix("$request_uri").filter(|rest| !rest.contains('$'));
-        let (scheme, authority) = target.and_then(|target| target.split_once("://")).ok_or(needs)?;
-        self.upstream(authority, scheme == "https", "proxy", &inner, lines)
-            .ok_or_else(|| "its upstream has no servers".to_owned())
+        if shares.is_none() && authority.contains('$') {
+            return Err(needs.to_owned());
+        }
+        let shares = shares.unwrap_or_else(|| vec![(authority, "")]);
+        let mut copies = Vec::new();
+        for (authority, share) in shares {
+            let upstream = self.upstream(authority, scheme == "https", "proxy", &inner, lines);
+            let upstream = upstream.ok_or("its upstream has no servers")?;
+            copies.push(format!("{}{}", line("mirror", &upstream), option("share", share)));
+        }
+        Ok(copies)
     }
+}
+
+/// The upstreams that a variable of `split_clients` names, and their shares of requests; `None` if it is none. The other requests have none.
+fn shares<'d>(authority: &str, chain: &Chain<'d>) -> Option<Vec<(&'d str, &'d str)>> {
+    let is_it = |it: &&Directive| it.name == "split_clients" && it.word(1) == authority;
+    let http = chain.at_server().outer().own();
+    let table = http.iter().rfind(is_it)?;
+    let mut shares = Vec::new();
+    for case in table.inner() {
+        match (case.word(0), case.name.as_str()) {
+            ("", _) => {}
+            (upstream, _) if upstream.contains('$') => return None,
+            (upstream, "*") if table.inner().len() == 1 => shares.push((upstream, "")),
+            // What is left of several shares is not said.
+            (_, "*") => return None,
+            (upstream, share) => shares.push((upstream, share)),
+        }
+    }
+    (!shares.is_empty() && shares.len() <= COPIES_MAX).then_some(shares)
+}
+
+/// Whether an `if` refuses copies for which the variable names no upstream.
+fn is_for_no_upstream(directive: &Directive, variable: &str) -> bool {
+    let condition: String = directive.texts().concat();
+    let only_returns = || directive.inner().iter().all(|it| it.name == "return");
+    directive.name == "if" && condition == format!("({variable}=)") && only_returns()
 }
 
 /// What an upstream gets in place of the client's fields.
@@ -107,6 +151,62 @@ mod tests {
         ] {
             let site = server(around, "", &format!("{PASS} {more}"));
             assert!(site.contains("| mirror "), "{around} {more}: {site}");
+        }
+    }
+
+    #[test]
+    fn a_request_may_have_several_copies() {
+        let copies = "internal; proxy_pass http://b:2$request_uri; } location = /other { internal; proxy_pass http://c:3$request_uri;";
+        let site = server("", "mirror /other;", copies);
+        for upstream in ["b:2", "c:3"] {
+            assert!(site.contains(&format!("| mirror \"http://{upstream}\" |")), "{site}");
+        }
+        // One that is not converted leaves the others.
+        let site = server(
+            "",
+            "mirror /other;",
+            &copies.replace("internal; proxy_pass http://c", "deny all; proxy_pass http://c"),
+        );
+        assert!(
+            site.matches("| mirror ").count() == 1 && site.contains("not converted: mirror /other"),
+            "{site}"
+        );
+    }
+
+    #[test]
+    fn a_share_of_the_requests_may_be_copied() {
+        let of = |table: &str, copies: &str| {
+            let http = format!("split_clients $remote_addr $copy {{ {table} }} upstream a {{ server b:2; }}");
+            let site = "location / { mirror /copy; proxy_pass http://a:1; }";
+            let text =
+                format!("http {{ {http} server {{ {site} location = /copy {{ internal; {copies} }} }} }}");
+            super::super::written::imported(&text).text
+        };
+        let pass = "proxy_pass http://$copy$request_uri;";
+        let refuses = "if ($copy = \"\") { return 400; }";
+        for (table, copies, expected) in [
+            ("5% a; * '';", format!("{refuses} {pass}"), "mirror a share=\"5%\"\n"),
+            ("5% a; * '';", pass.to_owned(), "mirror a share=\"5%\"\n"),
+            (
+                "0.5% a; 10% c:3; * '';",
+                pass.to_owned(),
+                "share=\"0.5%\"\n        mirror \"http://c:3\" share=\"10%\"\n",
+            ),
+        ] {
+            let site = of(table, &copies);
+            assert!(site.contains(expected) && !site.contains("not converted: mirror"), "{site}");
+        }
+        for (table, copies) in [
+            ("5% a; * c:3;", pass.to_owned()),
+            ("5% $host; * '';", pass.to_owned()),
+            ("5% a; * '';", format!("if ($copy = x) {{ return 400; }} {pass}")),
+            ("5% a; * '';", format!("{refuses} deny all; {pass}")),
+        ] {
+            let site = of(table, &copies);
+            assert!(
+                site.contains("not converted: mirror") && !site.contains("\n        mirror "),
+                "{copies}: {site}"
+            );
         }
     }
 

@@ -181,6 +181,8 @@ struct Import<'d> {
     maps: Vec<String>,
     /// Names of maps that depend on the response.
     response_maps: Vec<String>,
+    /// Names of all maps.
+    table_names: Vec<String>,
     /// Those that depend on the user.
     of_users: Vec<String>,
     /// Those of `set`.

@@ -191,11 +191,6 @@ impl Lines {
         self.lines.iter().any(|line| matches!(line, OutputLine::Setting(text) if begins(text)))
     }
 
-    /// Whether it has a block that begins so.
-    pub(super) fn has_block(&self, head: &str) -> bool {
-        self.lines.iter().any(|line| matches!(line, OutputLine::Block(_, other, _) if other == head))
-    }
-
     /// Whether a `when` of it has an action.
     pub(super) fn has_conditional_action(&self) -> bool {
         let actions = ["files", "proxy", "redirect", "respond", "reroute", "stub-status", "close"];

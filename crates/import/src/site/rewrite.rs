@@ -323,6 +323,7 @@ impl<'d> Import<'d> {
             _ => return Err("its values are not supported".to_owned()),
         };
         let is_redirect = ["301", "302", "303", "307", "308"].contains(&status);
+        let rest = &*values::without_body(rest);
         let unknown = match is_redirect {
             true => values::unknown_variable(rest, maps),
             false => values::unknown_in_page(rest, maps),

@@ -1,5 +1,7 @@
 //! Converts `server` blocks into sites.
 
+use std::borrow::Cow;
+
 use flatout_expression::Regex;
 
 use crate::nginx::Directive;
@@ -14,6 +16,9 @@ use super::out::{Lines, text, value};
 use super::pattern::{groups, has_named_group, with_only_group};
 use super::rewrite::origin;
 use super::tls;
+
+/// The name of requests without a host, here and in nginx. A server without any name has it.
+const UNNAMED: &str = "";
 
 /// What a server on addresses without TLS has no use for.
 const UNUSED_WITHOUT_TLS: [&str; 12] = [
@@ -141,6 +146,9 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) -> (Vec<String>, bool) {
         let mut hosts = self.hosts(server, lines);
+        if !server.inner().iter().any(|it| it.name == "server_name") {
+            hosts.push(UNNAMED.to_owned());
+        }
         if !self.shares_addresses {
             let is_new =
                 |text: &str, host: &String| !taken.iter().any(|(at, name)| at == text && name == host);
@@ -152,7 +160,7 @@ impl<'d> Import<'d> {
         }
         let is_new = |host: &String| !here.iter().any(|text| taken.contains(&(text.clone(), host.clone())));
         let doubled: Vec<&str> =
-            hosts.iter().filter(|host| !is_new(host)).map(|host| host.as_str()).collect();
+            hosts.iter().filter(|host| !is_new(host) && *host != UNNAMED).map(|host| host.as_str()).collect();
         if !doubled.is_empty() {
             lines.comment(&format!("another server has these names already: {}", doubled.join(" ")));
         }
@@ -160,6 +168,10 @@ impl<'d> Import<'d> {
         taken.extend(here.iter().flat_map(|text| hosts.iter().map(|host| (text.clone(), host.clone()))));
         // All other names: said by the site's names where it is so at all its addresses.
         let is_default = self.addresses.is_default(at) || self.is_only_server;
+        if is_default {
+            // They are among the other ones.
+            hosts.retain(|host| host != UNNAMED);
+        }
         let names_default = !(is_default && (self.shares_addresses || hosts.is_empty()));
         if !names_default || (hosts.is_empty() && self.addresses.is_default_anywhere(at)) {
             hosts.push("*".to_owned());
@@ -266,8 +278,10 @@ impl<'d> Import<'d> {
         for directive in server.inner().iter().filter(|directive| directive.name == "server_name") {
             self.fates.carried(directive);
             for name in directive.texts() {
+                let name = &*with_ascii_classes(name);
                 match name {
-                    "" | "_" => {}
+                    "" => hosts.push(UNNAMED.to_owned()),
+                    "_" => {}
                     _ if name.starts_with('.') => hosts.extend([name[1..].to_owned(), format!("*{name}")]),
                     _ if self.named_groups(name, lines) => hosts.push(name.to_owned()),
                     // Named groups become variables in nginx.
@@ -367,6 +381,22 @@ fn serves(lines: &Lines) -> bool {
     ["files", "proxy", "reroute", "respond", "stub-status", "redirect", "close"]
         .iter()
         .any(|name| lines.has(name))
+}
+
+/// An expression of a name with classes of ASCII in place of those of Unicode: names of hosts have nothing else.
+fn with_ascii_classes(name: &str) -> Cow<'_, str> {
+    const CLASSES: [(&str, &str); 5] = [
+        ("\\p{N}", "[0-9]"),
+        ("\\p{Nd}", "[0-9]"),
+        ("\\p{L}", "[A-Za-z]"),
+        ("\\p{Ll}", "[a-z]"),
+        ("\\p{Lu}", "[A-Z]"),
+    ];
+    if !name.starts_with('~') || !name.contains("\\p{") {
+        return Cow::Borrowed(name);
+    }
+    let replaced = |text: String, (class, ascii): &(&str, &str)| text.replace(class, ascii);
+    Cow::Owned(CLASSES.iter().fold(name.to_owned(), replaced))
 }
 
 /// The length of the longest of a server's names that end with a wildcard.

@@ -3,7 +3,8 @@
 use crate::nginx::Directive;
 
 use super::chain::{Chain, has_below};
-use super::out::{Lines, line, value};
+use super::file_tests::pieces;
+use super::out::{Lines, line, text, value};
 use super::{Import, expires, values};
 
 /// The most names of `index` here.
@@ -18,6 +19,10 @@ const HEAD_LINE_BYTES: u64 = 8 << 10;
 
 /// The largest head that is possible here.
 const HEAD_BYTES_MAX: u64 = 48 << 10;
+
+/// nginx's variable for the rate of a response, and the one that has the rate of `limit_rate` if that is empty.
+const RATE: &str = "limit_rate";
+const RATE_HERE: &str = "limit_rate_here";
 
 /// The largest file in which texts are replaced.
 const REPLACED_FILE: &str = "1MiB";
@@ -44,6 +49,7 @@ impl<'d> Import<'d> {
         self.limit_except(chain, lines);
         self.more_headers(chain, lines);
         self.ifs_and_sets(chain, lines);
+        self.rate_of_set(chain, lines);
     }
 
     fn plain_setting(
@@ -66,6 +72,15 @@ impl<'d> Import<'d> {
         if directive.name == "expires" && directive.texts().iter().any(|text| text.contains('$')) {
             return self.expires_of_variable(directive, lines);
         }
+        if ["limit_rate", "limit_rate_after"].contains(&directive.name.as_str()) {
+            if self.sets_rate() && directive.name == "limit_rate" && chain.levels().len() > 2 {
+                // Written with the variable that replaces it.
+                return self.fates.carried(directive);
+            }
+            if directive.word(0).contains('$') {
+                return self.rate_of_variable(directive, lines);
+            }
+        }
         match plain(directive, level, chain) {
             None => {}
             Some(Ok(text)) => {
@@ -79,6 +94,41 @@ impl<'d> Import<'d> {
             }
             Some(Err(why)) => self.leave(directive, why, lines),
         }
+    }
+
+    /// Whether some `set $limit_rate` replaces the rates of its requests.
+    fn sets_rate(&self) -> bool {
+        self.set_names.iter().any(|name| name == RATE)
+    }
+
+    /// A rate that a request has.
+    fn rate_of_variable(&mut self, directive: &'d Directive, lines: &mut Lines) {
+        let word = directive.word(0);
+        match values::unknown_variable(word, &self.maps) {
+            Some(unknown) => self.leave(directive, &values::unsupported(unknown), lines),
+            None => {
+                self.fates.carried(directive);
+                lines.setting(format!("{} {}", directive.name.replace('_', "-"), text(word)));
+            }
+        }
+    }
+
+    /// The rate of a server or a location whose requests may get another one by `set $limit_rate`.
+    fn rate_of_set(&self, chain: &Chain<'d>, lines: &mut Lines) {
+        let is_set = |it: &Directive| it.name == "set" && it.word(0).trim_start_matches('$') == RATE;
+        let sets = |it: &Directive| is_set(it) || it.name == "if" && it.inner().iter().any(is_set);
+        let has_own = chain.own().iter().any(sets) || chain.find_in_route("limit_rate").is_some();
+        if chain.levels().len() < 3 || !has_own || !self.sets_rate() {
+            return;
+        }
+        let usual = chain.word("limit_rate");
+        let usual = pieces(usual).filter(|_| values::unknown_variable(usual, &self.maps).is_none());
+        let Some(usual) = usual.filter(|pieces| !pieces.is_empty()) else {
+            return lines.setting(format!("limit-rate \"${RATE}\""));
+        };
+        let expression = format!("${RATE} == '' ? {} : ${RATE}", usual.join(" + "));
+        lines.setting(format!("set {} expr={}", value(RATE_HERE), text(&expression)));
+        lines.setting(format!("limit-rate \"${RATE_HERE}\""));
     }
 
     /// The names of index files beside a script, to which requests for folders go before. `None` if there are no others.
@@ -221,9 +271,6 @@ fn plain(
             Err(_) => return Some(Err("its value is not understood")),
         },
         "expires" => return Some(expires::setting(directive)),
-        "limit_rate" | "limit_rate_after" if word.contains('$') => {
-            return Some(Err("variables are not supported in it"));
-        }
         "limit_rate" if word == "0" => "limit-rate off".to_owned(),
         "limit_rate" | "limit_rate_after" => match values::size(word) {
             Some(size) => format!("{} {}", directive.name.replace('_', "-"), value(&size)),

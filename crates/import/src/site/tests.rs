@@ -54,6 +54,9 @@ fn directives_have_their_words() {
         ),
         ("return 301 https://$host$request_uri;", "redirect \"https://$host$request_uri\" status=301"),
         ("return 204;", "respond 204"),
+        // It is run before nginx reads the body.
+        ("return 200 \"$request_body ok\";", "respond 200 \" ok\" type=\"text/plain\""),
+        ("return 200 $request_body;", "respond 200"),
         ("return 403 \"go away\";", "respond 403 \"go away\" type=\"text/plain\""),
         ("client_max_body_size 0; return 204;", "body-bytes \"1024TiB\" | respond 204"),
         (
@@ -368,7 +371,7 @@ fn upstreams_zones_maps_and_logs() {
         "workers 2\n",
         "log-flush \"100ms\"\n",
         "access-log a format=\"$remote_addr $status\" escape=json\n",
-        "    access-log b buffer=\"64KiB\" flush=\"10s\"\n    // not converted: `if=$n` of this log (nginx.conf:3)\n",
+        "access-log b buffer=\"64KiB\" when=\"!($n in ['', '0'])\" flush=\"10s\"\n",
         "map m \"$host\" {\n    default a\n    case \"example.org\" b\n    case \"~^x\" c\n}\n",
         "map n \"$host\" {\n    case a b\n}\n",
         "upstream u {\n    balance hash key=client\n    server \"http://a\" weight=3\n    // not converted: `slow_start=5s` of b:1\n    \
@@ -709,6 +712,29 @@ fn redirects_of_locations_stay_there() {
 }
 
 #[test]
+fn rates_that_differ_between_requests() {
+    for (text, expected) in [
+        (
+            "root /r; limit_rate $arg_l; limit_rate_after ${arg_a}k;",
+            "limit-rate \"$arg_l\" | limit-rate-after \"${arg_a}k\" | files",
+        ),
+        (
+            "root /r; if ($arg_slow) { set $limit_rate 4k; }",
+            "when \"!($arg_slow in ['', '0'])\" { | set \"limit_rate\" \"4k\" | } | limit-rate \"$limit_rate\" | files",
+        ),
+        (
+            "root /r; limit_rate 1m; location /x { set $limit_rate 4k; }",
+            "set \"limit_rate_here\" expr=\"$limit_rate == '' ? '1m' : $limit_rate\" | limit-rate \"$limit_rate_here\"",
+        ),
+    ] {
+        let site = of_server(text);
+        assert!(site.contains(expected) && !site.contains("not converted"), "{text}\n{site}");
+    }
+    let lost = of_server("root /r; limit_rate $upstream_http_x;");
+    assert!(lost.contains("not converted: limit_rate") && !lost.contains("limit-rate"), "{lost}");
+}
+
+#[test]
 fn logs_of_locations_and_their_conditions() {
     for (text, expected) in [
         ("access_log a; root /r; location /x { access_log off; }", "access-log off"),
@@ -720,28 +746,58 @@ fn logs_of_locations_and_their_conditions() {
             "access_log a; root /r; location /x { access_log b; location /x/y { } }",
             "access-log b | files \"/r\" | } | route \"/x/y\" match=starts-with { | access-log b | files",
         ),
-        (
-            "access_log a combined if=$arg_l; root /r;",
-            "when \"$arg_l in ['', '0']\" { | log-requests off | }",
-        ),
+        ("access_log a combined if=$arg_l; root /r;", "access-log a when=\"!($arg_l in ['', '0'])\" | files"),
         (
             "access_log a combined if=$arg_l; access_log b combined if=$arg_l; root /r;",
-            "when \"$arg_l in ['', '0']\" { | log-requests off | }",
+            "access-log a when=\"!($arg_l in ['', '0'])\" | access-log b when=\"!($arg_l in ['', '0'])\" | files",
         ),
     ] {
         let site = of_server(text);
         assert!(site.contains(expected) && !site.contains("not converted"), "{text}\n{site}");
     }
-    // There is nothing to switch off, and what differs between logs is not converted.
+    // Each log has its own condition; some are about the response.
+    let map = "map $status $ok { ~^2 1; } map $arg_a $asked { x 1; }";
+    let own = "access_log a combined if=$ok; access_log b combined if=$asked$ok; access_log c; root /r;";
+    let site = imported(&format!(
+        "http {{ {map} server {{ {own} location /x {{ access_log a combined if=$ok; }} }} }}"
+    ));
+    for expected in [
+        "    access-log a when=\"!($ok in ['', '0'])\"\n",
+        "    access-log b when=\"!(($asked + $ok) in ['', '0'])\"\n",
+        "    access-log c\n",
+        "        access-log a when=\"!($ok in ['', '0'])\"\n",
+    ] {
+        assert!(site.text.contains(expected) && !site.text.contains("not converted:"), "{}", site.text);
+    }
+    let many: String = (0..7).map(|at| format!("access_log l{at} combined if=$arg_a{at};")).collect();
+    let site = of_server(&format!("{many} root /r;"));
+    assert_eq!(
+        (site.matches("not converted: `if=").count(), site.matches(" when=").count()),
+        (7, 0),
+        "{site}"
+    );
+    // There is nothing to switch off, and what is not known is not converted.
     let off = of_server("access_log off; root /r; location /x { access_log off; }");
     assert_eq!(off.matches("access-log off").count(), 1, "{off}");
-    for text in [
-        "access_log a combined if=$arg_l; access_log b; root /r;",
-        "access_log a combined if=$nothing; root /r;",
-    ] {
-        let site = of_server(text);
-        assert!(site.contains("not converted") && !site.contains("log-requests"), "{text}\n{site}");
-    }
+    let site = of_server("access_log a combined if=$nothing; root /r;");
+    assert!(site.contains("not converted") && !site.contains("when="), "{site}");
+}
+
+#[test]
+fn bodies_of_requests_are_logged() {
+    let text = "http { log_format b '$uri $request_body'; server { access_log a b; location / { proxy_pass http://a:1; } } }";
+    let site = imported(text).text;
+    assert!(site.contains("access-log a format=\"$uri $request_body\"\n"), "{site}");
+    // Variables of sites, of maps and of `set`.
+    let text = "http { map $arg_a $kind { x 1; } map $status $good { ~^2 1; }\n\
+                log_format b '$kind $good $sent_http_content_type ${upstream_http_x_a} $server_protocol $http2 $own $1 $none'; \
+                server { set $own x; access_log a b; return 204; } }";
+    let site = imported(text).text;
+    let format = "format=\"$kind $good $sent_http_content_type ${upstream_http_x_a} $server_protocol $http2 $own - -\"\n";
+    assert!(site.contains(format) && site.contains("// not converted: $none of the log format b"), "{site}");
+    // It is not known when a request begins, so that no file has its name.
+    let named = of_server("access_log /var/log/$request_body.log; location / { proxy_pass http://a:1; }");
+    assert!(named.contains("not converted: access_log") && !named.contains("access-log"), "{named}");
 }
 
 /// What only rules of responses know is not taken for a fact of the request.
@@ -778,6 +834,34 @@ fn texts_are_replaced_as_nginx_does() {
     assert!(variable.contains("replace-text \"//$host\" \"b\""), "{variable}");
     let variable = of_server("root /r; sub_filter $unknown b; location / { }");
     assert!(variable.contains("// not converted: sub_filter $unknown b;"), "{variable}");
+}
+
+#[test]
+fn a_server_may_be_for_requests_without_a_host() {
+    let named = "server { listen 80; server_name a.test; return 201; }";
+    for (others, expected) in [
+        ("server { listen 80; server_name \"\"; return 444; }", Some("site \"\" {\n")),
+        ("server { listen 80; return 444; }", Some("site \"\" {\n")),
+        ("server { listen 80; server_name '' b.test; return 444; }", Some("site \"\" \"b.test\" {\n")),
+        // The first one has such requests.
+        ("server { listen 80; return 444; } server { listen 80; return 202; }", Some("site \"\" {\n")),
+        // It has all other requests, too.
+        ("server { listen 80 default_server; return 444; }", None),
+        ("server { listen 80; server_name _; return 444; }", None),
+    ] {
+        let site = imported(&format!("http {{ {named} {others} }}")).text;
+        assert_eq!(site.matches("site \"\"").count(), usize::from(expected.is_some()), "{others}\n{site}");
+        assert!(expected.is_none_or(|expected| site.contains(expected)), "{others}\n{site}");
+    }
+}
+
+#[test]
+fn classes_of_unicode_in_names_are_those_of_ascii() {
+    let site = imported(
+        "http { server { server_name \"~^(?<shop>\\p{L}+)\\p{N}+\\.a\\.test$\"; return 301 http://b.test/$shop; } }",
+    );
+    let site = site.text;
+    assert!(site.contains("[A-Za-z]+)[0-9]+") && !site.contains("not converted:"), "{site}");
 }
 
 #[test]

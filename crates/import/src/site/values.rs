@@ -1,5 +1,7 @@
 //! Converts nginx's values: sizes, times, rates, variables.
 
+use std::borrow::Cow;
+
 /// A size: `8k`, `1m`, `1g`, `1024`.
 pub(super) fn size(text: &str) -> Option<String> {
     let (digits, unit) = match text.chars().last()?.to_ascii_lowercase() {
@@ -197,6 +199,14 @@ pub(super) fn unknown_in_response<'t>(text: &'t str, maps: &[String]) -> Option<
     names.find(|name| unknown_variable(&format!("${name}"), maps).is_some())
 }
 
+/// A text without the body of the request: a `return` is run before nginx reads that, so that it has none.
+pub(super) fn without_body(text: &str) -> Cow<'_, str> {
+    if !variables(text).contains(&"request_body") || text.contains("request_body_") {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.replace("${request_body}", "").replace("$request_body", ""))
+}
+
 /// The key by which a limit groups requests.
 pub(super) fn key(text: &str, maps: &[String]) -> Option<String> {
     match text {
@@ -236,5 +246,7 @@ mod tests {
         assert_eq!(variables("a$host${uri}b$1x$$"), ["host", "uri", "1", "", ""]);
         assert_eq!(unknown_variable("$host$request_time", &[]), Some("request_time"));
         assert_eq!(unknown_variable("$http_x_a$map", &["map".to_owned()]), None);
+        assert_eq!(without_body("a ${request_body}b$request_body c$uri"), "a b c$uri");
+        assert_eq!(without_body("$request_body$request_body_file"), "$request_body$request_body_file");
     }
 }
