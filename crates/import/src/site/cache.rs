@@ -104,10 +104,6 @@ impl<'d> Import<'d> {
         if !chain.list(&["add_header"]).into_iter().any(is_cache_status) {
             lines.setting("cache-status off".to_owned());
         }
-        if let Some(ranges) = chain.find(&named("force_ranges")).filter(|ranges| ranges.word(0) == "on") {
-            // Ranges of stored responses are served, whatever their upstream says.
-            self.fates.carried(ranges);
-        }
     }
 
     /// When stale responses are used: as long as nginx keeps them.
