@@ -46,7 +46,7 @@ fn names<'d>(chain: &Chain<'d>, certificate: &'d Directive) -> Vec<&'d str> {
     match given.is_empty() {
         true => of_server().filter(|name| is_plain(name) && !name.starts_with('.')).collect(),
         // A wildcard needs another challenge.
-        false if given.iter().all(|name| is_plain(name)) => given,
+        false if given.iter().all(is_plain) => given,
         false => Vec::new(),
     }
 }
