@@ -256,8 +256,12 @@ impl Scene {
             // The rest of a request's body still fills a socket when the next request is about to be sent.
             scene.upstreams_are_hasty = true;
             (scene.send_buffer_bytes, scene.body_bytes_max) = (Some(0), BODY_BYTES_SHORT);
-            scene.configurations.iter_mut().for_each(|it| it.connections_max = it.connections_max.min(2));
+            for configuration in &mut scene.configurations {
+                configuration.connections_max = configuration.connections_max.min(2);
+                configuration.idle_max = configuration.idle_max.max(1);
+            }
             scene.clients = scene.clients.max(3);
+            (scene.has_many_uploads, scene.shares_resources) = (true, false);
         }
         // By a generator of its own: everything else stays as it is without a folder.
         scene.draw_folder(&mut fastrand::Rng::with_seed(random.get_seed()));

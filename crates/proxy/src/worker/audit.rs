@@ -1,6 +1,7 @@
 //! What must be true of each worker's connections when nobody has anything to do; for the simulator.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
 use flatout_engine::{GuestKey, Mailbox};
@@ -14,7 +15,12 @@ use crate::worker::state::State;
 /// How late a request may be that has waited too long: a queue is looked at from time to time, and the clock moves in steps.
 const LATE_NS_MAX: u64 = 2_500_000_000;
 
+/// How long such a request may be there: one that was sent in vain waits again, and is refused at the next look.
+const LOOK_NS_MAX: u64 = 1_000_000_000;
+
 thread_local! {
+    /// Since when queues have requests that have waited too long, by worker, age of its configuration, and upstream.
+    static LATE: RefCell<HashMap<(usize, bool, String), u64>> = RefCell::default();
     static WORKERS: RefCell<Vec<Weak<ProxyWorker>>> = const { RefCell::new(Vec::new()) };
     /// Guests whose jobs the disk had no room for, and that were not called since.
     static REFUSED: RefCell<Vec<(Mailbox, GuestKey)>> = const { RefCell::new(Vec::new()) };
@@ -92,7 +98,16 @@ impl ProxyWorker {
         let Group { pools, queue, shares, .. } = state.groups.at(upstream);
         let time_max_ns = plan.queue_time_max.as_nanos() as u64 + LATE_NS_MAX;
         let oldest_ns = clock::nanoseconds().saturating_sub(time_max_ns);
-        if queue.iter().filter_map(|job| job.queued_ns).any(|since_ns| since_ns < oldest_ns) {
+        let is_late = queue.iter().filter_map(|job| job.queued_ns).any(|since_ns| since_ns < oldest_ns);
+        let key = (self.index, self.is_retired.get(), name.clone());
+        let late_since_ns = LATE.with_borrow_mut(|late| match is_late {
+            true => Some(*late.entry(key).or_insert_with(clock::nanoseconds)),
+            false => {
+                late.remove(&key);
+                None
+            }
+        });
+        if late_since_ns.is_some_and(|since_ns| clock::nanoseconds() > since_ns + LOOK_NS_MAX) {
             return Err(format!("a request has waited for {name} longer than its queue-time"));
         }
         // With several servers, or limits of them, a request may wait for one although another has room.
