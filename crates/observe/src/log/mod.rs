@@ -74,7 +74,7 @@ pub enum Scope {
     Server,
     /// Those of a site, by its number ([`Sites`](crate::observed::Sites)).
     Site(u16),
-    /// Those of the routes with this number ([`RequestLogs::Route`](crate::observed::RequestLogs::Route)).
+    /// Those of the routes with this number ([`RequestLogs::Route`]).
     Route(u16),
 }
 
