@@ -3,7 +3,7 @@
 
 /// Seeds that once failed, by a mistake of the server or of the simulator itself. What a seed draws changes with the simulator: a defect of
 /// the server has a test of its own too, where it can be made to happen without one.
-const SEEDS: [u64; 28] = [
+const SEEDS: [u64; 30] = [
     6,
     26,
     34,
@@ -42,6 +42,9 @@ const SEEDS: [u64; 28] = [
     4_191_705_263_136_558_502,
     // A connection becomes free, and the request that waits longest may not use it.
     16_281_296_609_750_918_330,
+    // A server of HTTP/2 has closed behind a long response, and cannot be told that it is being read.
+    5_912_674,
+    14_490_669_527_938_456_928,
 ];
 
 #[track_caller]

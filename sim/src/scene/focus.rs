@@ -63,11 +63,6 @@ impl Scene {
             2 => self.focus_on_folder(random),
             _ => {}
         }
-        // With both, long responses were cut in two of 11,000 runs, and it is not known by whom (docs/internals/simulation.md).
-        let any = |test: fn(&Configuration) -> bool| self.configurations.iter().any(test);
-        if any(|it| it.streams_max.is_some()) && any(|it| it.cache.is_some()) {
-            self.limit_bytes = None;
-        }
     }
 
     /// One busy channel, whose subscribers are late again and again.

@@ -15,6 +15,9 @@ use crate::worker::h2::completion::TICK;
 use crate::worker::send::measured_now;
 use crate::worker::state::State;
 
+/// How often is received what a server sent before it closed: more than the windows of its streams allow.
+const LAST_CALLS_MAX: usize = 64;
+
 impl ProxyWorker {
     /// Gives a request to a connection with room. Returns the request if the connection turns out to be closed.
     pub(crate) fn join(&self, state: &mut State, at: usize, mut job: Box<Job>) -> Option<Box<Job>> {
@@ -176,13 +179,24 @@ impl ProxyWorker {
     fn receive_last_h2(&self, state: &mut State, at: usize) {
         let Some(connection) = state.table.known(at) else { return };
         connection.is_readable = true;
-        let Some((session, guest, _)) = connection.h2() else { return };
-        session.out.clear();
-        session.sent = 0;
-        let outcome = match session.machine.is_closed() {
-            true => ReceiveOutcome::Ended,
-            false => self.receive_h2(state, at),
-        };
+        let guest = connection.guest;
+        let mut outcome = ReceiveOutcome::Ended;
+        for _ in 0..LAST_CALLS_MAX {
+            let Some((session, ..)) = state.table.known(at).and_then(|connection| connection.h2()) else {
+                break;
+            };
+            // It does not read any more what it is told.
+            session.out.clear();
+            session.sent = 0;
+            if session.machine.is_closed() {
+                break;
+            }
+            outcome = self.receive_h2(state, at);
+            let has_more = state.table.known(at).is_some_and(|connection| connection.is_readable);
+            if !has_more || !matches!(outcome, ReceiveOutcome::On | ReceiveOutcome::Opened) {
+                break;
+            }
+        }
         self.bury(state, at);
         if state.is_still(at, guest) {
             let fault = matches!(outcome, ReceiveOutcome::Fault(_)).then_some(outcome);
