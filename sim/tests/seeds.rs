@@ -42,7 +42,7 @@ const SEEDS: [u64; 30] = [
     4_191_705_263_136_558_502,
     // A connection becomes free, and the request that waits longest may not use it.
     16_281_296_609_750_918_330,
-    // A server of HTTP/2 has closed behind a long response, and cannot be told that it is being read.
+    // A server of HTTP/2 closes after a long response, and frames can no longer be sent to it.
     5_912_674,
     14_490_669_527_938_456_928,
 ];

@@ -380,7 +380,7 @@ mod tests {
         let former = Inotify::start(&folder.0, inbox.clone()).unwrap();
         former.watch(Path::new("")).unwrap();
         let (instance, shared) = (Arc::downgrade(&former.instance), former.instance.shared.clone());
-        // As if the root had been replaced: the same inbox is told of changes by another one.
+        // As if the root had been replaced: another watch reports changes to the same inbox.
         let _later = Inotify::start(&folder.0, inbox.clone()).unwrap();
         drop(former);
         // Other tests may share the instance, and then the thread goes on.

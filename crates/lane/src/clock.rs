@@ -184,11 +184,7 @@ pub fn nanoseconds() -> u64 {
 /// Whether a slice of time that ends at this value of [`nanoseconds`] is over.
 #[inline]
 pub fn is_over(ends_ns: u64) -> bool {
-    #[cfg(feature = "simulation")]
-    if simulated::ends_slice() {
-        return true;
-    }
-    nanoseconds() > ends_ns
+    is_over_at(nanoseconds(), ends_ns)
 }
 
 /// The same at this value of [`nanoseconds`].

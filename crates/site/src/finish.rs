@@ -16,7 +16,7 @@ use super::response_rate::ResponseRate;
 use super::upstream_fields::RenderedValues;
 use super::upstream_redirect::{RedirectRequest, apply_kept, forget_private, kept_rate};
 use flatout_gateway::{Finish, Redirection, ResponseOrigin, Stored};
-use flatout_observe::observed::{LoggedTexts, Notes, RequestLogs};
+use flatout_observe::observed::{LoggedTexts, Notes};
 use flatout_wire::Status;
 
 /// The rules of a route for one response, with the parts of its request that they need.
@@ -274,10 +274,7 @@ impl Finisher {
         let (mut logs, mut log_skips) = (rules.logs, 0);
         for (block, needs) in self.blocks(rules, in_force) {
             block.fields.apply(&needs.values, making, response);
-            if block.is_unlogged {
-                logs = RequestLogs::None;
-            }
-            log_skips |= block.log_skips;
+            block.choose_logs(&mut logs, &mut log_skips);
         }
         if let Some(hsts) = rules.hsts.as_ref().filter(|_| self.is_https)
             && response.field("strict-transport-security").is_none()

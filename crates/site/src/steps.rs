@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use flatout_engine::tls::PeerCertificate;
 use flatout_engine::{Reply, Request, Response};
-use flatout_observe::observed::{Notes, RequestLogs};
+use flatout_observe::observed::Notes;
 use flatout_wire::{Method, Status};
 
 use super::compiled::{Authority, Block, CompiledRoute, Guards};
@@ -340,12 +340,7 @@ impl<'a> RequestContext<'a> {
         let in_force = rules.blocks.iter().enumerate();
         let in_force = in_force.filter(|(at, block)| !block.is_late && bits >> at & 1 == 1);
         let (mut logs, mut log_skips) = (rules.logs, 0);
-        for (_, block) in in_force {
-            if block.is_unlogged {
-                logs = RequestLogs::None;
-            }
-            log_skips |= block.log_skips;
-        }
+        in_force.for_each(|(_, block)| block.choose_logs(&mut logs, &mut log_skips));
         self.response.set_note(Notes::routed(0, rules.site, logs, log_skips));
     }
 

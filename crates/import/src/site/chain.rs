@@ -53,6 +53,11 @@ impl<'d> Chain<'d> {
         &self.levels
     }
 
+    /// The block that has this directive.
+    pub(super) fn level_of(&self, directive: &Directive) -> Option<&'d [Directive]> {
+        self.levels.iter().copied().find(|level| level.iter().any(|it| std::ptr::eq(it, directive)))
+    }
+
     /// Whether the block at this depth is a server: it is inside `http`, which is inside the file.
     pub(super) fn is_server(&self, depth: usize) -> bool {
         depth + 3 == self.levels.len()

@@ -177,7 +177,7 @@ impl<'d> Import<'d> {
         let has_scripts = own.iter().any(|directive| directive.name == "fastcgi_pass");
         for (depth, level) in chain.levels().iter().enumerate() {
             let is_server = chain.is_server(depth);
-            // Conditions around it are about the folder there.
+            // Conditions of an outer block test files in the folder of that block.
             let around = chain.from(depth);
             for directive in level.iter() {
                 let is_guard =
@@ -300,7 +300,7 @@ impl<'d> Import<'d> {
         let levels = chain.levels();
         let conditions =
             levels.iter().enumerate().filter(|(depth, _)| *depth == 0 || chain.is_server(*depth));
-        // The folder of a condition is that of its own level.
+        // Conditions of an outer block test files in the folder of that block.
         let is_tried = |around: &Chain<'d>, it: &Directive| {
             is_about_missing(it) && self.conditional(it, around).is_none()
         };

@@ -73,7 +73,7 @@ impl<'d> Import<'d> {
                 "add_header" => continue,
                 // All that is behind it in the `if`.
                 "break" => break,
-                // Those whose path the `rewrite` before it has not changed.
+                // It is only for paths that the `rewrite` before it does not find.
                 "return" if inner.iter().take(at).any(ends_here) => return None,
                 "return" if has_group(one.word(0)) => return None,
                 "return" => {
@@ -274,8 +274,7 @@ fn stops(directive: &Directive, chain: &Chain<'_>) -> Option<bool> {
     let Some(end) = inner.iter().position(is_end).filter(|at| inner.get(*at).is_some_and(is_break)) else {
         return Some(false);
     };
-    let level = chain.levels().iter().find(|level| level.iter().any(|it| std::ptr::eq(it, directive)))?;
-    let level = Chain::of(level).until_end();
+    let level = Chain::of(chain.level_of(directive)?).until_end();
     let at = level.iter().position(|it| std::ptr::eq(it, directive)).unwrap_or(level.len());
     let is_rule = |it: &&Directive| ["rewrite", "if", "set", "return"].contains(&it.name.as_str());
     let breaks_only = |it: &Directive| it.name == "if" && it.inner().iter().all(is_break);
@@ -342,8 +341,7 @@ pub(super) fn ends_rewrites(directive: &Directive, chain: &Chain<'_>) -> bool {
 /// Whether an `if` for files that do not exist is handled like `try_files`: it sends all of them to one path. Beside `try_files` it
 /// comes first.
 fn is_tried(directive: &Directive, chain: &Chain<'_>) -> bool {
-    let level = chain.levels().iter().find(|level| level.iter().any(|it| std::ptr::eq(it, directive)));
-    if level.is_some_and(|level| level.iter().any(|it| it.name == "try_files")) {
+    if chain.level_of(directive).is_some_and(|level| level.iter().any(|it| it.name == "try_files")) {
         return false;
     }
     let mut rules = directive.inner().iter().filter(|it| !is_break(it));

@@ -45,7 +45,7 @@ fn names<'d>(chain: &Chain<'d>, certificate: &'d Directive) -> Vec<&'d str> {
     let of_server = || chain.own().iter().filter(|it| it.name == "server_name").flat_map(Directive::texts);
     match given.is_empty() {
         true => of_server().filter(|name| is_plain(name) && !name.starts_with('.')).collect(),
-        // A wildcard needs another challenge.
+        // A certificate with a wildcard needs the challenge dns-01.
         false if given.iter().all(is_plain) => given,
         false => Vec::new(),
     }
@@ -59,7 +59,7 @@ impl<'d> Import<'d> {
         for name in names(chain, certificate) {
             top.setting(format!("domain {}", text(name)));
         }
-        // nginx redirects nobody because of this.
+        // nginx does not redirect to HTTPS because of it.
         top.setting("https-redirect off".to_owned());
         if self.fates.is_known(issuer) {
             return;

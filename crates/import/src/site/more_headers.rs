@@ -9,7 +9,7 @@ use super::lists::is_of_connection;
 use super::out::{Lines, text, value};
 use super::{Import, values};
 
-/// The directives.
+/// Directives for fields of responses, and for those of requests.
 const RESPONSES: [&str; 2] = ["more_set_headers", "more_clear_headers"];
 const REQUESTS: [&str; 2] = ["more_set_input_headers", "more_clear_input_headers"];
 
@@ -17,7 +17,7 @@ const REQUESTS: [&str; 2] = ["more_set_input_headers", "more_clear_input_headers
 pub(super) struct MoreHeaders {
     /// The statuses of the responses that it changes; empty: all.
     statuses: Vec<u16>,
-    /// Settings.
+    /// The settings that it becomes.
     pub(super) lines: Vec<String>,
 }
 

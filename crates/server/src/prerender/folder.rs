@@ -52,7 +52,7 @@ fn lock_of(folder: &Path) -> io::Result<File> {
 fn remove_left(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         if entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) && is_left(&entry.path()) {
-            // Whoever starts next tries again.
+            // The next server tries again.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }

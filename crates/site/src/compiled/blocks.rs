@@ -138,6 +138,15 @@ impl ResponseBlock {
         })
     }
 
+    /// Changes which access logs a request is written to, and which conditional ones leave it out.
+    #[inline]
+    pub(crate) fn choose_logs(&self, logs: &mut RequestLogs, skips: &mut u8) {
+        if self.is_unlogged {
+            *logs = RequestLogs::None;
+        }
+        *skips |= self.log_skips;
+    }
+
     /// Whether it changes anything of a response.
     pub(crate) fn has_rules(&self) -> bool {
         !self.fields.is_empty() || self.expires.is_some() || self.is_unlogged || self.log_skips != 0

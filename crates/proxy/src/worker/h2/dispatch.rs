@@ -15,7 +15,7 @@ use crate::worker::h2::completion::TICK;
 use crate::worker::send::measured_now;
 use crate::worker::state::State;
 
-/// How often is received what a server sent before it closed: more than the windows of its streams allow.
+/// Calls to receive what a server sent before it closed: 32 MiB, more than the receive buffer of a socket usually holds.
 const LAST_CALLS_MAX: usize = 64;
 
 impl ProxyWorker {
@@ -180,27 +180,32 @@ impl ProxyWorker {
         let Some(connection) = state.table.known(at) else { return };
         connection.is_readable = true;
         let guest = connection.guest;
-        let mut outcome = ReceiveOutcome::Ended;
-        for _ in 0..LAST_CALLS_MAX {
-            let Some((session, ..)) = state.table.known(at).and_then(|connection| connection.h2()) else {
-                break;
-            };
-            // It does not read any more what it is told.
-            session.out.clear();
-            session.sent = 0;
-            if session.machine.is_closed() {
-                break;
-            }
-            outcome = self.receive_h2(state, at);
-            let has_more = state.table.known(at).is_some_and(|connection| connection.is_readable);
-            if !has_more || !matches!(outcome, ReceiveOutcome::On | ReceiveOutcome::Opened) {
-                break;
-            }
-        }
+        let outcome = self.receive_rest_h2(state, at);
         self.bury(state, at);
         if state.is_still(at, guest) {
             let fault = matches!(outcome, ReceiveOutcome::Fault(_)).then_some(outcome);
             self.lost_h2(state, at, fault.unwrap_or(ReceiveOutcome::Ended));
         }
+    }
+
+    /// Receives until nothing is left, or the connection has failed.
+    fn receive_rest_h2(&self, state: &mut State, at: usize) -> ReceiveOutcome {
+        for _ in 0..LAST_CALLS_MAX {
+            let Some((session, ..)) = state.table.known(at).and_then(|connection| connection.h2()) else {
+                break;
+            };
+            // The server no longer reads: frames for it are dropped.
+            session.out.clear();
+            session.sent = 0;
+            if session.machine.is_closed() {
+                break;
+            }
+            let outcome = self.receive_h2(state, at);
+            let has_more = state.table.known(at).is_some_and(|connection| connection.is_readable);
+            if !has_more || !matches!(outcome, ReceiveOutcome::On | ReceiveOutcome::Opened) {
+                return outcome;
+            }
+        }
+        ReceiveOutcome::Ended
     }
 }
