@@ -125,22 +125,19 @@ struct Test {
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
 
+fn plan(certified: &Certified, limits: Limits) -> Plan {
+    let secure: Listen = "127.0.0.1:0".parse().unwrap();
+    let plain = Listen { is_plain: true, ..secure.clone() };
+    let tls = Some(certified.acceptor());
+    Plan { listen: vec![secure, plain], tls, workers: Some(1), limits, ..Plan::default() }
+}
+
 impl Test {
     fn new(limits: Limits) -> Test {
         let certified = Certified::new();
         let file = certified.path().join("file");
         std::fs::write(&file, &*BIG).unwrap();
-        let plan = Plan {
-            listen: vec![
-                "127.0.0.1:0".parse().unwrap(),
-                Listen { is_plain: true, .."127.0.0.1:0".parse().unwrap() },
-            ],
-            tls: Some(certified.acceptor()),
-            workers: Some(1),
-            limits,
-            ..Plan::default()
-        };
-        let server = start(plan, move |_| Box::new(Pages(file.clone()))).unwrap();
+        let server = start(plan(&certified, limits), move |_| Box::new(Pages(file.clone()))).unwrap();
         let [Address::Tcp(address), Address::Tcp(plain)] = server.addresses() else { panic!("no address") };
         let (address, plain) = (*address, *plain);
         let config = certified.client(&[&TLS13, &TLS12]);
@@ -275,6 +272,19 @@ fn a_time_for_handshakes() {
         read_answer(&mut done, "hello").starts_with("HTTP/1.1 200"),
         "an idle connection has its own time"
     );
+}
+
+#[test]
+fn deadline_of_handshakes_is_changed_by_a_reload() {
+    let test = Test::new(Limits { handshake_time_max: Duration::from_secs(3600), ..Limits::default() });
+    let limits = Limits { handshake_time_max: Duration::from_secs(1), ..Limits::default() };
+    drop(test.server().handle().prepare(plan(&test.certified, limits)).unwrap().commit());
+    // The worker may still have to read the change when the first one comes.
+    let is_kept = |stream: TcpStream| {
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        (&stream).read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    assert!((0..6).any(|_| !is_kept(test.raw())));
 }
 
 #[test]

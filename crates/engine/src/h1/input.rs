@@ -248,7 +248,7 @@ fn is_same_head(serving: &Serving, connection: &Connection, span: &Span) -> bool
     let fresh = serving.read.get(span.at + span.carried..span.end).unwrap_or_default();
     connection.machine.is_idle()
         && !connection.is_sending()
-        && span.end - span.at < serving.head_limits.head_bytes_max
+        && span.end - span.at < serving.bounds.head.head_bytes_max
         && !fresh.contains(&b'\n')
 }
 
@@ -258,6 +258,6 @@ fn set_rest_deadline(serving: &mut Serving, connection: &mut Connection, head_go
     if !connection.is_holding() {
         connection.deadline = serving.idle_deadline();
     } else if !head_goes_on {
-        connection.deadline = serving.now.ticks + serving.head_ticks;
+        connection.deadline = serving.now.ticks + serving.bounds.head_ticks;
     }
 }

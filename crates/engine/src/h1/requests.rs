@@ -39,7 +39,7 @@ fn serve(serving: &mut Serving, key: Key, connection: &mut Connection, at: usize
     let Serving { read, fields, path, path_form, .. } = serving;
     let bytes = read.get(at..end).unwrap_or_default();
     // Parsed in place, and copied once.
-    let parsed = connection.machine.head(bytes, fields, &serving.head_limits);
+    let parsed = connection.machine.head(bytes, fields, &serving.bounds.head);
     let head = match &parsed {
         Ok(Some(head)) => head,
         Ok(None) => return Step::Partial,
@@ -117,7 +117,7 @@ fn serve(serving: &mut Serving, key: Key, connection: &mut Connection, at: usize
         open.ended.received_bytes = used as u64;
     }
     if connection.exchange.is_some() {
-        connection.deadline = serving.now.ticks + serving.window_ticks;
+        connection.deadline = serving.now.ticks + serving.bounds.window_ticks;
         connection.work().judged_at = serving.now.ticks;
     }
     let parking = Parker { lane: &serving.lane, connection: key, exchange: Cell::new(connection.exchange) };
@@ -157,7 +157,7 @@ fn refuse_head(
     let bytes = serving.read.get(at..end).unwrap_or_default();
     if serving.limits.http2
         && is_http2_preface(bytes)
-        && connection.requests_left == serving.requests_max
+        && connection.requests_left == serving.bounds.requests_max
         && !connection.is_sending()
     {
         return Step::Http2;

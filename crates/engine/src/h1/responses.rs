@@ -72,7 +72,7 @@ fn exchange(serving: &mut Serving, key: Key, connection: &mut Connection) -> Key
     match connection.work {
         Some(_) => serving.begin_window(connection),
         // Nothing is transferred: the rate cannot be checked.
-        None => connection.deadline = serving.now.ticks + serving.window_ticks,
+        None => connection.deadline = serving.now.ticks + serving.bounds.window_ticks,
     }
     let exchange = match connection.exchange {
         Some(exchange) => exchange,

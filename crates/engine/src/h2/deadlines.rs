@@ -41,7 +41,7 @@ pub(super) fn set_deadline(serving: &mut Serving, connection: &mut Connection, s
     }
     if session.machine.streams_count() > 0 {
         // The rate window begins with the first stream; the rate is judged when the window ends.
-        if !session.has_window || connection.deadline > now + serving.window_ticks {
+        if !session.has_window || connection.deadline > now + serving.bounds.window_ticks {
             begin_rate(serving, connection, session);
         }
         (session.has_window, session.is_beginning) = (true, false);
@@ -50,10 +50,10 @@ pub(super) fn set_deadline(serving: &mut Serving, connection: &mut Connection, s
     (session.has_window, session.was_stalled) = (false, false);
     if is_at_rest(connection, session) {
         session.is_beginning = false;
-        session.idle_until = now + serving.idle_ticks;
-        connection.deadline = now + serving.idle_ticks.min(clock::ticks(REST_TIME));
+        session.idle_until = now + serving.bounds.idle_ticks;
+        connection.deadline = now + serving.bounds.idle_ticks.min(clock::ticks(REST_TIME));
     } else if !std::mem::replace(&mut session.is_beginning, true) {
-        connection.deadline = now + serving.head_ticks;
+        connection.deadline = now + serving.bounds.head_ticks;
     }
 }
 

@@ -37,11 +37,11 @@ pub(crate) fn begin(serving: &mut Serving, connection: &mut Connection, at: usiz
     // The machine's first frames are queued, and sent with the first visit.
     let mut first = Vec::new();
     let session =
-        Session::new(&serving.limits, serving.head_limits, connection.peer, serving.now.ticks, &mut first);
+        Session::new(&serving.limits, serving.bounds.head, connection.peer, serving.now.ticks, &mut first);
     connection.machine.close();
     connection.work().h2 = Some(Box::new(session));
     connection.work().queue.push(crate::output::Piece::Bytes(first.into()));
-    connection.deadline = serving.now.ticks + serving.head_ticks;
+    connection.deadline = serving.now.ticks + serving.bounds.head_ticks;
     // Not handled at once: the read buffer may hold requests of other connections in this turn.
     Fate::Again
 }

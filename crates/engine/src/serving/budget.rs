@@ -47,18 +47,18 @@ impl Serving {
 
     /// Starts a window for the peer's rate, which is checked at its end.
     pub(crate) fn begin_window(&self, connection: &mut Connection) {
-        connection.deadline = self.now.ticks + self.window_ticks;
+        connection.deadline = self.now.ticks + self.bounds.window_ticks;
         let work = connection.work();
         work.moved_bytes = 0;
         work.judged_at = self.now.ticks;
     }
 
     pub(crate) fn idle_deadline(&self) -> Ticks {
-        self.now.ticks + self.idle_ticks
+        self.now.ticks + self.bounds.idle_ticks
     }
 
     pub(crate) fn handshake_deadline(&self) -> Ticks {
-        self.now.ticks + self.handshake_ticks
+        self.now.ticks + self.bounds.handshake_ticks
     }
 
     /// When a new connection must have sent its first request while the server drains.

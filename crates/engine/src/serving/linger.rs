@@ -24,7 +24,7 @@ const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 impl Serving {
     /// Closes a connection at rest while the server drains; one that has not sent a request yet may still do so.
     pub(crate) fn finish_draining(&mut self, connection: &mut Connection) -> Fate {
-        if connection.requests_left < self.requests_max {
+        if connection.requests_left < self.bounds.requests_max {
             return self.finish(connection);
         }
         connection.deadline = connection.deadline.min(self.first_request_deadline());

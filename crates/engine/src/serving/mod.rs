@@ -104,11 +104,7 @@ pub(crate) struct Serving {
     pub(crate) held_back: Vec<Key>,
     /// Guests to notify of events of their exchanges.
     pub(crate) notices: Vec<(GuestKey, GuestEvent)>,
-    pub(crate) head_limits: HeadLimits,
-    pub(crate) idle_ticks: clock::Ticks,
-    pub(crate) head_ticks: clock::Ticks,
-    pub(crate) handshake_ticks: clock::Ticks,
-    pub(crate) window_ticks: clock::Ticks,
+    pub(crate) bounds: Bounds,
     pub(crate) budget_ends_ns: u64,
     pub(crate) read: Box<[u8]>,
     pub(crate) output: Output,
@@ -118,8 +114,6 @@ pub(crate) struct Serving {
     pub(crate) staged: Vec<StagedOutput>,
     /// Records of requests that ended in this stage.
     pub(crate) records: Vec<Record>,
-    /// Requests that a new connection may send.
-    pub(crate) requests_max: u32,
     /// Scratch space in which HTTP/2 heads are assembled.
     pub(crate) room: h2::Room,
     /// The last of these records belongs to the current request.
@@ -141,12 +135,7 @@ impl Serving {
             path_form: service.path_form(),
             wants_begun: service.wants_ended() && service.wants_begun(),
             service,
-            head_limits: head_limits(&limits),
-            idle_ticks: clock::ticks(limits.idle_time_max),
-            head_ticks: clock::ticks(limits.head_time_max),
-            handshake_ticks: clock::ticks(limits.handshake_time_max),
-            window_ticks: clock::ticks(limits.rate_window),
-            requests_max: limits.requests_per_connection_max.unwrap_or(u32::MAX),
+            bounds: Bounds::of(&limits),
             limits,
             now: clock::now(),
             prelude: Prelude::new(server_name),
@@ -175,11 +164,7 @@ impl Serving {
 
     /// Applies these limits to requests from now on.
     pub(crate) fn set_limits(&mut self, limits: Limits, server_name: Option<&str>) {
-        self.head_limits = head_limits(&limits);
-        self.idle_ticks = clock::ticks(limits.idle_time_max);
-        self.head_ticks = clock::ticks(limits.head_time_max);
-        self.window_ticks = clock::ticks(limits.rate_window);
-        self.requests_max = limits.requests_per_connection_max.unwrap_or(u32::MAX);
+        self.bounds = Bounds::of(&limits);
         self.lane.set_body_limits(self.bodies_bytes.clone(), &limits);
         self.limits = limits;
         self.prelude = Prelude::new(server_name);
@@ -198,10 +183,31 @@ impl Serving {
     }
 }
 
-fn head_limits(limits: &Limits) -> HeadLimits {
-    HeadLimits {
-        head_bytes_max: limits.head_bytes_max,
-        target_bytes_max: limits.target_bytes_max,
-        fields_max: limits.headers_max,
+/// What follows from the limits, in the units of the hot path.
+pub(crate) struct Bounds {
+    pub(crate) head: HeadLimits,
+    pub(crate) idle_ticks: clock::Ticks,
+    pub(crate) head_ticks: clock::Ticks,
+    pub(crate) handshake_ticks: clock::Ticks,
+    pub(crate) window_ticks: clock::Ticks,
+    /// Requests that a new connection may send.
+    pub(crate) requests_max: u32,
+}
+
+impl Bounds {
+    fn of(limits: &Limits) -> Bounds {
+        let head = HeadLimits {
+            head_bytes_max: limits.head_bytes_max,
+            target_bytes_max: limits.target_bytes_max,
+            fields_max: limits.headers_max,
+        };
+        Bounds {
+            head,
+            idle_ticks: clock::ticks(limits.idle_time_max),
+            head_ticks: clock::ticks(limits.head_time_max),
+            handshake_ticks: clock::ticks(limits.handshake_time_max),
+            window_ticks: clock::ticks(limits.rate_window),
+            requests_max: limits.requests_per_connection_max.unwrap_or(u32::MAX),
+        }
     }
 }

@@ -91,7 +91,8 @@ impl WorkerLoop {
                 Some(Err(_)) | None => return self.shared.release(client.map(Prefix::of)),
             },
         };
-        let mut connection = Connection::new(transport, client, number, deadline, self.requests_max);
+        let mut connection =
+            Connection::new(transport, client, number, deadline, self.serving.bounds.requests_max);
         if has_proxy_header {
             self.await_proxy_header(&mut connection, peer, start);
         } else if passes_tls {
@@ -203,7 +204,6 @@ impl WorkerLoop {
 
     /// Applies new limits to connections. Deadlines that are already set stay.
     pub(super) fn set_limits(&mut self, new: NewLimits) {
-        self.requests_max = new.limits.requests_per_connection_max.unwrap_or(u32::MAX);
         self.serving.set_limits(new.limits, new.server_name.as_deref());
         self.resume_accepting();
     }

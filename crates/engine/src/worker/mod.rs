@@ -89,7 +89,6 @@ struct WorkerLoop {
     single: Vec<Key>,
     shared: Arc<Shared>,
     stats: Arc<Stats>,
-    requests_max: u32,
     drain_deadline: Option<Ticks>,
     /// The later one of connections that have switched to another protocol, if the server drains.
     tunnel_deadline: Ticks,

@@ -173,7 +173,13 @@ impl WorkerLoop {
             return None;
         };
         let deadline = self.serving.handshake_deadline();
-        let secure = Connection::new(Transport::tls(channel), peer, listener, deadline, self.requests_max);
+        let secure = Connection::new(
+            Transport::tls(channel),
+            peer,
+            listener,
+            deadline,
+            self.serving.bounds.requests_max,
+        );
         let key = self.enter(secure)?;
         if let Some(announced) = announced {
             self.serving.lane.announce(key, announced);

@@ -192,7 +192,6 @@ impl WorkerLoop {
             has_mail: false,
             mail: VecDeque::new(),
             connections: Slab::new(),
-            requests_max: setup.limits.requests_per_connection_max.unwrap_or(u32::MAX),
             serving: Serving::new(
                 service,
                 setup.limits,
