@@ -4,6 +4,8 @@ use std::process::{Command, Output};
 
 use flatout_tests::{Folder, Server, program, until};
 
+use crate::rules;
+
 /// One log for the server, one for the site, and two routes with their own: the second one has two.
 const SITE: &str = "\
 listen \"127.0.0.1:0\"
@@ -37,6 +39,14 @@ site localhost t \"127.0.0.1\" {
     route \"/quiet/\" {
         access-log off
         respond 200 quiet
+    }
+    route \"/left/\" {
+        access-log \"left.log\" format=\"$status $request_uri\"
+        close
+    }
+    route \"/left-quietly/\" {
+        access-log off
+        close
     }
     route \"/silent/\" {
         access-log \"silent.log\"
@@ -85,9 +95,16 @@ fn requests_of_a_route_are_in_its_own_logs_alone() {
             Command::new("curl").args(["-sk", version, "-o", "/dev/null", &url]).status().unwrap().success()
         );
     }
+    for version in ["--http1.1", "--http2"] {
+        for target in ["/left-quietly/", "/left/"] {
+            let url = format!("https://127.0.0.1:{port}{target}");
+            assert!(!Command::new("curl").args(["-sk", version, &url]).status().unwrap().success());
+        }
+    }
     until("all lines", || {
-        ["all.log", "site.log", "api.log", "closed.log", "silent.log"].map(|log| lines(&folder, log).len())
-            == [1, 1, 5, 2, 1]
+        ["all.log", "site.log", "api.log", "closed.log", "silent.log", "left.log"]
+            .map(|log| lines(&folder, log).len())
+            == [1, 1, 5, 2, 1, 2]
     });
     assert_eq!(lines(&folder, "all.log"), ["GET /a.txt 200 -"]);
     assert_eq!(lines(&folder, "site.log"), ["GET /a.txt 200 -"]);
@@ -102,6 +119,7 @@ fn requests_of_a_route_are_in_its_own_logs_alone() {
     assert_eq!(lines(&folder, "closed.log"), ["403 /closed/a", "403 /closed/two"]);
     assert_eq!(lines(&folder, "errors.log"), ["GET /closed/a 403 -", "GET /closed/two 403 -"]);
     assert_eq!(lines(&folder, "silent.log"), ["GET /silent/?log=1 200 -"]);
+    assert_eq!(lines(&folder, "left.log"), ["000 /left/", "000 /left/"]);
 
     let (_, explained) = flatout(
         &folder,
@@ -218,4 +236,68 @@ fn a_log_that_cannot_be_opened_or_read_is_refused() {
         let (is_valid, said) = flatout(&folder, &["check", "site.kdl"]);
         assert!(!is_valid && said.contains(why) && said.contains("site.kdl:2:"), "{log}\n{said}");
     }
+}
+
+/// A site whose requests continue at other routes, because of what an application says or does not say.
+const CONTINUED: &str = "\
+workers 1
+admin \"unix:admin.sock\"
+log-format \"$request_uri $status $upstream_status\"
+log-flush \"10ms\"
+access-log \"all.log\"
+site a.test {
+    access-log \"site.log\"
+    route \"/down\" {
+        proxy \"http://127.0.0.1:1\"
+        error-page 502 to=\"/sorry\"
+    }
+    route \"/sorry\" {
+        respond 200 sorry
+    }
+    route \"/broken\" {
+        proxy \"http://APPLICATION\"
+        error-page 503 to=\"/own\" upstream=on
+    }
+    route \"/own\" {
+        access-log \"own.log\"
+        respond 200 sorry
+    }
+    route \"/file\" {
+        x-accel on
+        proxy \"http://APPLICATION\"
+    }
+    route \"/private/\" entry=internal {
+        files \"public\"
+        rewrite-prefix \"/private/\" \"/\"
+        request-limit 1
+    }
+}
+";
+
+#[test]
+fn what_upstreams_did_stays_with_a_request_that_continues_at_another_route() {
+    let (folder, behind) = (Folder::new(), Folder::new());
+    let application = rules::served(
+        &behind,
+        "route \"/broken\" { respond 503 no; }\n\
+         route \"/file\" { response-header set \"X-Accel-Redirect\" \"/private/a.txt\"; respond 200 no; }\n",
+    );
+    folder.write("public/a.txt", "hello");
+    folder.write("site.kdl", CONTINUED.replace("APPLICATION", &application.address.to_string()));
+    let mut command = Command::new(program("flatout"));
+    command.current_dir(&folder.0).args(["serve", "-c", "site.kdl", "--listen", "127.0.0.1:0"]);
+    let server = Server::start(command);
+    for (target, status, text) in
+        [("/down", 502, "sorry"), ("/broken", 503, "sorry"), ("/file", 200, "hello")]
+    {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");
+        let answer = server.one(&request);
+        assert_eq!((answer.status, &*answer.text()), (status, text), "{target}");
+    }
+    until("all lines", || lines(&folder, "site.log").len() + lines(&folder, "own.log").len() == 3);
+    let of_site = lines(&folder, "site.log");
+    assert!(of_site[0].starts_with("/down 502 502"), "{of_site:?}");
+    assert_eq!(of_site[1], "/file 200 200");
+    assert_eq!(lines(&folder, "own.log"), ["/broken 503 503"]);
+    assert_eq!(lines(&folder, "all.log"), [""; 0]);
 }

@@ -63,13 +63,10 @@ impl PageRequest {
     /// Replaces a response with that of another route, if that can be made at once; returns whether it did.
     pub(crate) fn replace(&self, to: &CompiledReroute, is_kept: bool, response: &mut Response) -> bool {
         let error = PageOf { status: response.status(), is_kept, note: response.note() };
-        let note = error.note;
-        let Some(mut page) = self.response(to, error, kept_of_error(response), Step::Maintenance) else {
-            return false;
-        };
-        page.set_note(note);
-        *response = page;
-        true
+        let page = self.response(to, error, kept_of_error(response), Step::Maintenance);
+        let is_made = page.is_some();
+        page.into_iter().for_each(|page| *response = page);
+        is_made
     }
 
     /// The response of a route that decides about the request, if it responds at once. The route's own rules about clients do not apply,
@@ -106,6 +103,7 @@ impl PageRequest {
         };
         progress.identity.noted.number = self.number;
         let mut page = Response::new();
+        page.set_note(error.note);
         let reply = self.run(request, progress, (to, step), error, kept, &mut page)?;
         matches!(reply, Reply::Now).then_some(page)
     }

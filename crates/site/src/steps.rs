@@ -326,10 +326,12 @@ impl<'a> RequestContext<'a> {
         )
     }
 
-    /// Takes the request through the steps of the route where it continues.
+    /// Takes the request through the steps of the route where it continues. What an upstream has done for it so far stays in its note.
     pub(crate) fn begin_again(self, worker: &Rc<SiteWorker>) -> Reply {
         let RequestContext { request, progress, response, .. } = self;
+        let note = response.note();
         response.reset();
+        response.set_note(note);
         worker.run(request, progress, response)
     }
 
@@ -341,7 +343,7 @@ impl<'a> RequestContext<'a> {
         let in_force = in_force.filter(|(at, block)| !block.is_late && bits >> at & 1 == 1);
         let (mut logs, mut log_skips) = (rules.logs, 0);
         in_force.for_each(|(_, block)| block.choose_logs(&mut logs, &mut log_skips));
-        self.response.set_note(Notes::routed(0, rules.site, logs, log_skips));
+        self.response.set_note(Notes::routed(self.response.note(), rules.site, logs, log_skips));
     }
 
     /// Applies the response rules to a response made here.

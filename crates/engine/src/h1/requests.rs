@@ -137,6 +137,7 @@ fn serve(serving: &mut Serving, key: Key, connection: &mut Connection, at: usize
     let reply = call(&*serving.service, request, &mut serving.response);
     connection.exchange = parking.exchange.get();
     if let Reply::Leave(takeover) = reply {
+        responses::note_without_response(serving, connection);
         responses::leave(serving, connection, takeover);
         // If it is not used, the request is held from its first byte on.
         return Step::Partial;
@@ -224,6 +225,7 @@ pub(super) fn serve_collected(
             Framing::Length(_) | Framing::None => bytes.extend_from_slice(&whole.body),
         }
         connection.work().held = bytes;
+        responses::note_without_response(serving, connection);
         responses::leave(serving, connection, takeover);
         return;
     }

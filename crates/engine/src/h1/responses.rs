@@ -46,10 +46,7 @@ pub(super) fn handle_reply(
 
 #[inline(never)]
 fn handle_deferred_reply(serving: &mut Serving, key: Key, connection: &mut Connection, reply: Reply) {
-    let note = serving.response.take_note();
-    if let Some(open) = serving.open_record(connection) {
-        open.ended.note = note;
-    }
+    note_without_response(serving, connection);
     match reply {
         Reply::Later(future) => {
             let exchange = exchange(serving, key, connection);
@@ -64,6 +61,14 @@ fn handle_deferred_reply(serving: &mut Serving, key: Key, connection: &mut Conne
             bug!("a reply was deferred that needs the request's bytes");
             connection.machine.close();
         }
+    }
+}
+
+/// Notes what the service says about a request whose response does not come now, or never.
+pub(super) fn note_without_response(serving: &mut Serving, connection: &mut Connection) {
+    let note = serving.response.take_note();
+    if let Some(open) = serving.open_record(connection) {
+        open.ended.note = note;
     }
 }
 

@@ -208,7 +208,7 @@ fn handle_reply(
     if let (Reply::Now, None) = (&reply, exchange) {
         return responses::respond_now(serving, key, session, id, record);
     }
-    if let Reply::Later(_) | Reply::Parked = reply {
+    if !matches!(reply, Reply::Now) {
         let note = serving.response.take_note();
         record.iter_mut().for_each(|record| record.ended.note = note);
     }

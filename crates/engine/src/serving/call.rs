@@ -24,8 +24,7 @@ pub(crate) fn call<'a>(
         let reply = service.call(request(), response);
         match reply {
             Reply::Now => {}
-            Reply::Leave(_) => response.reset(),
-            Reply::Later(_) | Reply::Parked => {
+            Reply::Leave(_) | Reply::Later(_) | Reply::Parked => {
                 // The note is for the record of a request that ends without a response.
                 let note = response.note();
                 response.reset();
