@@ -1,6 +1,6 @@
 //! Responds to a request with a file, on a worker.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,11 +34,13 @@ const ALLOW: &str = "GET, HEAD, OPTIONS";
 /// One worker's view of a folder.
 pub(crate) struct Files {
     pub(crate) site: Arc<FolderState>,
-    /// What other threads have found, and what they are to look for next (`fetch.rs`).
-    pub(crate) fetched: RefCell<Option<Fetched>>,
+    /// What other threads have found for a request, and what they are to look for next (`fetch.rs`).
+    pub(crate) fetched: RefCell<Vec<Fetched>>,
     pub(crate) needed: RefCell<Option<Needed>>,
     tree: RefCell<Cache<SharedTree, Arc<Tree>>>,
     open: RefCell<OpenFiles>,
+    /// The address of the tree whose files may be open.
+    opened_of: Cell<usize>,
     boundary: String,
     /// The page of a file that does not exist is in the form that its client prefers; a site does that itself, after its rules.
     writes_pages: bool,
@@ -60,6 +62,7 @@ impl Files {
         Files {
             tree: RefCell::new(Cache::new(SharedTree(site.clone()))),
             open: RefCell::default(),
+            opened_of: Cell::default(),
             fetched: RefCell::default(),
             needed: RefCell::default(),
             boundary: format!("flatout-{:016x}", RandomState::new().hash_one(0)),
@@ -86,6 +89,10 @@ impl Files {
         }
         let mut tree = self.tree.borrow_mut();
         let tree = tree.load();
+        if self.opened_of.replace(Arc::as_ptr(tree).addr()) != Arc::as_ptr(tree).addr() {
+            // The disk has no room for others until files that were removed are closed.
+            self.open.borrow_mut().close_gone();
+        }
         match tree.get(path) {
             Some(Node::File(entry)) => self.file(head, entry, response),
             Some(Node::Folder) => redirect_to_folder(head, response),

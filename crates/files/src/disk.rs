@@ -23,6 +23,7 @@ use super::{Listing, listing, names};
 const LISTED_MAX: usize = 1000;
 
 /// The current state of an entry's file.
+#[derive(Clone)]
 pub(crate) enum Reached {
     /// It is the entry's version.
     Same(Opened),
@@ -35,6 +36,7 @@ pub(crate) enum Reached {
 }
 
 /// The result of a lookup.
+#[derive(Clone)]
 pub(crate) enum Found {
     File(Arc<Entry>, Opened),
     /// A folder requested without a trailing slash.

@@ -65,24 +65,26 @@ impl Needed {
 impl Files {
     /// What was found for this entry, or notes that it is needed.
     pub(crate) fn fetched_entry(&self, entry: &Arc<Entry>) -> Option<Reached> {
-        match self.fetched.take() {
-            Some(Fetched::Entry(of, reached)) if Arc::ptr_eq(&of, entry) => Some(reached),
-            _ => {
-                self.needed.replace(Some(Needed::Entry(entry.clone())));
-                None
-            }
+        let found = self.fetched.borrow().iter().find_map(|fetched| match fetched {
+            Fetched::Entry(of, reached) if Arc::ptr_eq(of, entry) => Some(reached.clone()),
+            _ => None,
+        });
+        if found.is_none() {
+            self.needed.replace(Some(Needed::Entry(entry.clone())));
         }
+        found
     }
 
     /// The same for a path.
     pub(crate) fn fetched_path(&self, path: &[u8]) -> Option<Found> {
-        match self.fetched.take() {
-            Some(Fetched::Path(of, found)) if of == path => Some(found),
-            _ => {
-                self.needed.replace(Some(Needed::Path(path.to_vec())));
-                None
-            }
+        let found = self.fetched.borrow().iter().find_map(|fetched| match fetched {
+            Fetched::Path(of, found) if of == path => Some(found.clone()),
+            _ => None,
+        });
+        if found.is_none() {
+            self.needed.replace(Some(Needed::Path(path.to_vec())));
         }
+        found
     }
 
     /// Gets what is needed, as often as that is so, and responds. 503 if the volume does not answer in time.
@@ -97,11 +99,15 @@ impl Files {
         };
         let mut request = Request::detached(head, &path, RequestBody::NONE);
         request.number = origin.number();
+        // Each time the request begins again, so what was found before is needed again.
+        let (mut all, mut closings) = (Vec::new(), Vec::new());
         for _ in 0..FETCHES_MAX {
-            let Some((fetched, _closing)) = self.ask(needed).await else { break };
-            self.fetched.replace(Some(fetched));
+            let Some((fetched, closing)) = self.ask(needed).await else { break };
+            all.push(fetched);
+            closings.push(closing);
+            self.fetched.replace(all);
             self.respond(&request, &mut response);
-            self.fetched.take();
+            all = self.fetched.take();
             match self.needed.take() {
                 None => return response,
                 Some(more) => needed = more,

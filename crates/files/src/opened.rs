@@ -63,6 +63,11 @@ impl OpenFiles {
         self.files.insert(0, (entry.clone(), opened));
     }
 
+    /// Closes files that are in no tree any more.
+    pub(crate) fn close_gone(&mut self) {
+        self.files.retain(|(entry, _)| !entry.is_gone());
+    }
+
     /// Closes the file of an entry, if it is open.
     pub(crate) fn close(&mut self, entry: &Arc<Entry>) {
         self.files.retain(|(this, _)| !Arc::ptr_eq(this, entry));
@@ -93,5 +98,8 @@ mod tests {
         assert!(open.get(&entries[0]).is_none(), "a former version");
         open.close(&newer);
         assert!(open.get(&newer).is_none());
+        entries[2].leave();
+        open.close_gone();
+        assert!(open.get(&entries[2]).is_none() && open.get(&entries[3]).is_some());
     }
 }

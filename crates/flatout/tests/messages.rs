@@ -231,6 +231,7 @@ fn rooms(room: &Arc<Room>) -> Served {
                     })
                     .on_message(move |socket, message| match message {
                         Sent::Text("leave") => socket.close(4000, "as you wish"),
+                        Sent::Text("panic") => panic!("as the test wants it"),
                         Sent::Text(text) => room.tell(&format!("{user}: {text}")).unwrap(),
                         Sent::Binary(bytes) => socket.send(Sent::Binary(bytes)),
                     }),
@@ -312,6 +313,10 @@ fn closings_are_reported_once_whoever_ends_the_connection() {
         until(4);
         assert!(!sender.is_open());
         assert_eq!(sender.send(Sent::Text("nobody hears this")), Ok(()));
+        let mut by_panic = join(&server, "e").await;
+        by_panic.send(Message::text("panic")).await.unwrap();
+        assert_eq!(end(&mut by_panic).await, None);
+        until(5);
     });
     let events = room.events.lock().unwrap().clone();
     let closed: Vec<&String> = events.iter().filter(|event| event.contains("closed")).collect();
@@ -320,7 +325,8 @@ fn closings_are_reported_once_whoever_ends_the_connection() {
         closed[1].starts_with("b@lobby closed with") && closed[2] == "c@lobby closed with None",
         "{closed:?}"
     );
-    assert_eq!((closed.len(), room.members.lock().unwrap().len()), (4, 0));
+    assert_eq!(closed[4], "e@lobby closed with None");
+    assert_eq!((closed.len(), room.members.lock().unwrap().len()), (5, 0));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The groups of channels that routes serve. A reload may add and remove some.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
 use super::handover::Task;
 use super::hub::Hub;
@@ -29,6 +30,13 @@ impl Groups {
     pub(super) fn has(&self, group: &str, kind: Kind) -> bool {
         let Some(served) = &self.served else { return true };
         served.get(group).is_some_and(|histories| histories.iter().any(|history| history.kind == kind))
+    }
+
+    /// The history that all routes of this kind have for the channels of a group. `None`: that of a message's own route counts.
+    fn history_of_all(&self, group: &str, kind: Kind) -> Option<History> {
+        let mut histories = self.served.as_ref()?.get(group)?.iter().filter(|history| history.kind == kind);
+        let first = *histories.next()?;
+        histories.all(|history| *history == first).then_some(first)
     }
 
     /// The history of a new channel that another server has created with this one. `None` if no route serves the group.
@@ -61,15 +69,24 @@ impl Hub {
         let mut has_removed = false;
         for at in 0..state.channels.numbers_end() as u32 {
             // Not each number has a channel.
-            let Some(channel) = state.channels.find(at) else { continue };
+            let Some(channel) = state.channels.find_mut(at) else { continue };
             if !state.groups.has(&channel.group, channel.history.kind) {
                 state.remove(at);
                 has_removed = true;
+            } else if let Some(history) = state.groups.history_of_all(&channel.group, channel.history.kind) {
+                // The next message takes away what is too much now.
+                channel.history = history;
             }
         }
         if has_removed {
+            self.0.has_removed.store(true, Ordering::Relaxed);
             (0..state.workers.len()).for_each(|worker| state.post(worker, Task::EndRemoved));
         }
+    }
+
+    /// Whether any channel was ever removed.
+    pub(super) fn has_removed(&self) -> bool {
+        self.0.has_removed.load(Ordering::Relaxed)
     }
 
     /// Those of these channels that were removed.
@@ -112,7 +129,7 @@ mod tests {
 
     use super::*;
     use crate::hub::{NotJoined, Refused};
-    use crate::plan::{Limits, Plan};
+    use crate::plan::{ChannelName, Limits, Plan};
 
     fn plan(group: &str, kind: Kind) -> Plan {
         Plan { group: group.to_owned(), history: History { kind, ..History::default() }, ..Plan::default() }
@@ -153,6 +170,25 @@ mod tests {
         hub.publish("b", "1", &latest).unwrap();
         assert_eq!(hub.publish("b", "2", &log), Err(Refused::Kind));
         hub.publish("a", "3", &log).unwrap();
+    }
+
+    #[test]
+    fn channels_get_the_history_of_a_reload() {
+        let hub = Hub::new(Limits::default());
+        let short = plan("g", Kind::Log);
+        let long = Plan { history: History { count: 3, ..short.history }, ..short.clone() };
+        let short = Plan { history: History { count: 1, ..short.history }, ..short };
+        serve(&hub, &[&short]);
+        hub.publish("a", "1", &short).unwrap();
+        // Messages of other servers say nothing about it.
+        let history = |hub: &Hub| hub.lock().find(ChannelName { group: "g", name: "a" }).unwrap().history;
+        serve(&hub, &[&long]);
+        assert_eq!(history(&hub), long.history);
+        // Where routes differ, that of the next message counts.
+        serve(&hub, &[&short, &long]);
+        assert_eq!(history(&hub), long.history);
+        hub.publish("a", "2", &short).unwrap();
+        assert_eq!(history(&hub), short.history);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use flatout_engine::bug;
@@ -44,6 +44,8 @@ pub(super) struct Shared {
     /// A publish started waiting, or a worker was added.
     pub(super) news: Condvar,
     pub(super) figures: Figures,
+    /// A reload has removed channels.
+    pub(super) has_removed: AtomicBool,
     /// Sends messages to other servers, if there is a bus.
     pub(super) carry: OnceLock<Box<dyn Carry>>,
     /// How often the workers of a simulation have had nothing to do.
@@ -110,6 +112,7 @@ impl Hub {
             state: Mutex::new(HubState { last_id: FIRST_POSITION, ..HubState::default() }),
             news: Condvar::new(),
             figures: Figures::default(),
+            has_removed: AtomicBool::default(),
             carry: OnceLock::new(),
             #[cfg(feature = "simulation")]
             rests: AtomicU64::new(0),

@@ -13,6 +13,7 @@ use flatout_wire::condition::{Decision, evaluate};
 use super::line::Line;
 use super::message::{Format, Id, Message, Name};
 use super::plan::{ChannelName, Kind, Plan};
+use super::request::{allow_origin, listed_origin};
 use super::serve::respond_text;
 use super::token::Expiry;
 use super::worker::{TOKEN_EXPIRED, Ticket, WorkerChannels, WorkerState};
@@ -27,12 +28,14 @@ pub(super) const LOOK_TIME: Duration = Duration::from_secs(1);
 /// A request that waits for a message.
 pub(super) struct Poller {
     key: ExchangeKey,
-    ticket: Ticket,
+    pub(super) ticket: Ticket,
     plan: Arc<Plan>,
     cursor: u64,
     ends_at: Ticks,
     /// When its token expires.
     expiry: Expiry,
+    /// The listed origin of the page that asks.
+    origin: Option<Box<[u8]>>,
     finish: Rc<dyn Finish>,
 }
 
@@ -64,7 +67,8 @@ impl WorkerChannels {
         if state.pollers.is_empty() {
             self.lane.set_deadline(ticker, Some(LOOK_TIME));
         }
-        let poller = Poller { key, ticket, plan: plan.clone(), cursor, ends_at, expiry, finish };
+        let origin = listed_origin(&request.head, plan).map(Box::from);
+        let poller = Poller { key, ticket, plan: plan.clone(), cursor, ends_at, expiry, origin, finish };
         let at = state.pollers.insert(poller);
         state.pollers_by_exchange.insert(key, at);
         self.hub.0.figures.polls.add(1);
@@ -111,6 +115,7 @@ impl WorkerChannels {
 
     fn end_poll(&self, state: &mut WorkerState, at: Key, mut response: Box<Response>) {
         if let Some(poller) = self.take_poll(state, at) {
+            poller.origin.iter().for_each(|origin| allow_origin(origin, &mut response));
             poller.finish.finish(&mut response, ResponseOrigin::Here);
             self.lane.answer(poller.key, response);
         }

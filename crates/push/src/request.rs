@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use flatout_engine::Response;
 use flatout_wire::Head;
 use flatout_wire::target::decode_component;
 
@@ -53,14 +54,15 @@ impl Wanted {
     /// The request is invalid.
     pub(super) fn of(head: &Head<'_>, path: &[u8], plan: &Plan) -> Result<Wanted, &'static str> {
         let mut wanted = Wanted { channels: channels(path, plan)?, ..Wanted::default() };
-        let mut since = head.field("last-event-id").map(<[u8]>::to_vec);
+        // Of one that reconnects to the same URL, the field is newer than its query.
+        let mut since = head.field("last-event-id").filter(|id| !id.is_empty()).map(<[u8]>::to_vec);
         for (name, value) in pairs(head.query().unwrap_or_default()) {
             let text = || {
                 let decoded = decode_component(value, true).and_then(|text| String::from_utf8(text).ok());
                 decoded.ok_or("a value of the query is malformed")
             };
             match name {
-                b"since" => since = Some(value.to_vec()),
+                b"since" if since.is_none() => since = Some(value.to_vec()),
                 b"poll" => wanted.polls = is_on(value),
                 b"presence" => wanted.presence = is_on(value),
                 b"token" => wanted.token = Some(text()?),
@@ -161,9 +163,19 @@ pub(super) fn may_come(head: &Head<'_>, plan: &Plan) -> bool {
     is_own || is_listed(origin, plan)
 }
 
-/// Whether it is a listed origin.
-pub(super) fn is_listed(origin: &[u8], plan: &Plan) -> bool {
+/// The origin of the page that asks, if it is a listed one.
+pub(super) fn listed_origin<'a>(head: &Head<'a>, plan: &Plan) -> Option<&'a [u8]> {
+    head.field("origin").filter(|origin| is_listed(origin, plan))
+}
+
+fn is_listed(origin: &[u8], plan: &Plan) -> bool {
     plan.origins.iter().any(|known| known == "*" || known.as_bytes().eq_ignore_ascii_case(origin))
+}
+
+/// Lets the pages of an origin read the response, and the position of a poll.
+pub(super) fn allow_origin(origin: &[u8], response: &mut Response) {
+    response.header("Access-Control-Allow-Origin", origin);
+    response.encoded_fields(b"Access-Control-Expose-Headers: Last-Event-ID\r\nVary: Origin\r\n");
 }
 
 #[cfg(test)]
@@ -177,7 +189,11 @@ mod tests {
     }
 
     fn wanted(target: &str) -> Result<Wanted, &'static str> {
-        let text = format!("GET {target} HTTP/1.1\r\nHost: t\r\nLast-Event-ID: ff-3\r\n\r\n");
+        wanted_with(target, "")
+    }
+
+    fn wanted_with(target: &str, fields: &str) -> Result<Wanted, &'static str> {
+        let text = format!("GET {target} HTTP/1.1\r\nHost: t\r\n{fields}\r\n");
         with(&text, |head| Wanted::of(head, head.path(), &Plan::default()))
     }
 
@@ -187,7 +203,15 @@ mod tests {
         assert_eq!(found.channels, ["a.1", "b"]);
         assert!(found.polls && !found.presence);
         assert_eq!(found.keys.unwrap(), ["x", "y", "A"]);
-        assert_eq!(found.since, Since::Behind(Id { epoch: 255, id: 3 }, None));
+        assert_eq!(found.since, Since::Now);
+        // A browser that reconnects repeats the URL, with the last id that it has.
+        for (fields, since) in [
+            ("Last-Event-ID: ff-3\r\n", Since::Behind(Id { epoch: 255, id: 3 }, None)),
+            ("Last-Event-ID: \r\n", Since::All),
+            ("", Since::All),
+        ] {
+            assert_eq!(wanted_with("/live/a?since=all", fields).unwrap().since, since, "{fields}");
+        }
         let shared = wanted("/live/a?since=fe-4.10-5").unwrap().since;
         assert_eq!(shared, Since::Behind(Id { epoch: 254, id: 4 }, Some(Id { epoch: 16, id: 5 })));
         assert_eq!((shared.elsewhere(255), shared.elsewhere(254)), (Some(Id { epoch: 16, id: 5 }), None));

@@ -15,7 +15,7 @@ use super::hub::{NotJoined, Refused};
 use super::message::{Format, Publication, quoted};
 use super::plan::{ChannelName, Kind, Plan};
 use super::poll::LOOK_TIME;
-use super::request::{Wanted, Who, is_listed, may_come};
+use super::request::{Wanted, Who, allow_origin, listed_origin, may_come};
 use super::token::{Expiry, allows, is_same};
 use super::waiting_publishes::{Batch, WaitingPublish};
 use super::worker::{StartPosition, Ticket, WorkerChannels};
@@ -108,8 +108,8 @@ impl WorkerChannels {
         let Some(expiry) = expiry_of(head, plan, &wanted) else {
             return respond_text(Status::FORBIDDEN, "no token for these channels", response);
         };
-        if let Some(origin) = head.field("origin").filter(|origin| is_listed(origin, plan)) {
-            response.header("Access-Control-Allow-Origin", origin).header("Vary", "Origin");
+        if let Some(origin) = listed_origin(head, plan) {
+            allow_origin(origin, response);
         }
         if wanted.presence {
             response.encoded_fields(b"Cache-Control: no-store\r\n");

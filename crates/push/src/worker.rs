@@ -37,6 +37,9 @@ const TICKER: u64 = u64::MAX;
 /// The code of subscriptions whose channels were removed: going away (RFC 6455 section 7.4.1).
 const CLOSE_REMOVED: u16 = 1001;
 
+/// The same in words, also for long polls.
+const REMOVED: &str = "these channels were removed";
+
 /// The code of subscriptions whose token has expired: unauthorized, of the registry of close codes.
 const CLOSE_EXPIRED: u16 = 3000;
 
@@ -128,8 +131,8 @@ impl WorkerState {
     /// A channel on this worker, to be checked soon: something may have been published since the place was reserved.
     pub(super) fn local(&mut self, channel: u32, plan: &Arc<Plan>, tip: u64) -> &mut Local {
         let local = self.locals.entry(channel).or_insert_with(|| Local::new(plan.clone(), tip));
-        if local.is_unused() {
-            // It may be left of another channel with this number, or of the same before a reload.
+        // The former one may be left of another channel with this number, or of the same before a reload.
+        if !Arc::ptr_eq(&local.plan, plan) {
             local.plan = plan.clone();
         }
         if !std::mem::replace(&mut local.is_queued, true) {
@@ -197,6 +200,7 @@ impl WorkerChannels {
         };
         let entered = self.enter(beginning, NewConnection { carrier, seat, is_direct, first, read: &read });
         self.end_if_draining(entered);
+        self.end_if_removed(entered);
     }
 
     /// The same for a connection that may already have been a subscriber. Returns its key, unless it was closed.
@@ -360,21 +364,37 @@ impl WorkerChannels {
         }
     }
 
+    /// Ends a subscriber whose route was removed between its request and now.
+    fn end_if_removed(&self, entered: Option<Key>) {
+        let Some(key) = entered.filter(|_| self.hub.has_removed()) else { return };
+        let mut state = self.state.borrow_mut();
+        let Some(subscriber) = state.subscribers.get_mut(key) else { return };
+        let others = subscriber.more.iter().flat_map(|more| more.others.iter().map(|(channel, _)| *channel));
+        if !self.hub.removed(others.chain([subscriber.channel])).is_empty() {
+            self.disconnect(&mut state, key, CLOSE_REMOVED, REMOVED);
+        }
+    }
+
     /// Ends the subscribers of channels whose route was removed.
     pub(super) fn end_removed(&self) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let mut removed = self.hub.removed(state.locals.keys().copied());
+        // Polls that are due are not listed in their channels.
+        let of_pollers = state.pollers.iter().flat_map(|(_, poller)| &poller.ticket.channels);
+        let mut removed = self.hub.removed(state.locals.keys().chain(of_pollers).copied());
         removed.sort_unstable();
-        let locals = || removed.iter().filter_map(|channel| state.locals.get(channel));
-        let subscribers: Vec<Key> = locals().flat_map(|local| local.list.iter().copied()).collect();
-        let mut pollers: Vec<Key> = locals().flat_map(|local| local.pollers.iter().copied()).collect();
-        pollers.sort_unstable_by_key(|poller| poller.to_u64());
+        removed.dedup();
+        let locals = removed.iter().filter_map(|channel| state.locals.get(channel));
+        let subscribers: Vec<Key> = locals.flat_map(|local| local.list.iter().copied()).collect();
+        let has_removed =
+            |ticket: &Ticket| ticket.channels.iter().any(|channel| removed.binary_search(channel).is_ok());
+        let pollers = state.pollers.iter().filter(|(_, poller)| has_removed(&poller.ticket));
+        let pollers: Vec<Key> = pollers.map(|(at, _)| at).collect();
         for key in subscribers {
-            self.disconnect(state, key, CLOSE_REMOVED, "these channels were removed");
+            self.disconnect(state, key, CLOSE_REMOVED, REMOVED);
         }
         for key in pollers {
-            self.refuse_poll(state, key, Status::NOT_FOUND, "these channels were removed");
+            self.refuse_poll(state, key, Status::NOT_FOUND, REMOVED);
         }
     }
 

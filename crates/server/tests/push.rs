@@ -288,6 +288,32 @@ fn a_slow_reader_of_quotes_gets_the_newest_of_each() {
     assert_eq!(server.hub.subscribers("", "quotes"), 1);
 }
 
+/// What a page of another origin gets must say so, or its browser withholds it: also what comes later.
+#[test]
+fn polls_of_listed_origins_may_be_read_whenever_they_are_answered() {
+    let server = Running::new(1, |plan| {
+        plan.origins = vec!["https://a.test".to_owned()];
+        plan.poll_time = Duration::from_secs(1);
+    });
+    let origin = "Origin: https://a.test\r\n";
+    let is_readable = |answer: &str| {
+        let of_origin = answer.matches("\r\nAccess-Control-Allow-Origin: https://a.test\r\n").count();
+        let position = answer.matches("\r\nAccess-Control-Expose-Headers: Last-Event-ID\r\n").count();
+        assert_eq!((of_origin, position), (1, 1), "{answer}");
+    };
+    let late = server.all("GET /live/a?poll=1", origin, "");
+    assert!(late.starts_with("HTTP/1.1 204 "), "{late}");
+    is_readable(&late);
+    let (mut waiting, count) = (server.connect(), server.hub.subscribers("", "a"));
+    let request = format!("GET /live/a?poll=1 HTTP/1.1\r\nHost: t\r\n{origin}\r\n");
+    waiting.write_all(request.as_bytes()).unwrap();
+    server.has("a", count + 1);
+    server.publish("a", "1");
+    is_readable(&read_until(&mut waiting, "]"));
+    is_readable(&server.all("GET /live/a?poll=1&since=all", origin, ""));
+    assert!(!server.all("GET /live/a?poll=1&since=all", "", "").contains("Access-Control"));
+}
+
 #[test]
 fn latest_values_are_polled() {
     let server = Running::new(2, |_| ());

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use flatout_lane::poll::Ready;
@@ -216,7 +217,8 @@ impl Socket {
         inner.outgoing.borrow_mut().guest = Some(guest);
         lane.set_deadline(guest, Some(plan.heartbeat));
         if let Some(opened) = opened {
-            opened(&Socket(inner));
+            let socket = Socket(inner);
+            socket.guarded(|| opened(&socket));
         }
     }
 
@@ -427,7 +429,22 @@ impl Drop for ReadGuard<'_> {
 }
 
 impl Guests for Socket {
+    /// A handler that panics ends its connection, as if the client had left.
     fn ready(&self, guest: GuestKey, _: u64, event: GuestEvent) {
+        self.guarded(|| self.handle(guest, event));
+    }
+}
+
+impl Socket {
+    /// Calls what may call a handler. If that panics, the connection ends before the panic goes on.
+    fn guarded(&self, call: impl FnOnce()) {
+        if let Err(cause) = catch_unwind(AssertUnwindSafe(call)) {
+            self.end();
+            resume_unwind(cause);
+        }
+    }
+
+    fn handle(&self, guest: GuestKey, event: GuestEvent) {
         match event {
             GuestEvent::Socket(ready) => self.socket_ready(ready),
             GuestEvent::Again => self.read(),
