@@ -51,6 +51,8 @@ mod smuggling;
 mod smuggling_h2;
 #[path = "spool.rs"]
 mod spool;
+#[path = "unwanted.rs"]
+mod unwanted;
 #[path = "upstreams.rs"]
 mod upstreams;
 #[path = "waiting.rs"]

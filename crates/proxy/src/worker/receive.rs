@@ -154,7 +154,10 @@ impl ProxyWorker {
                 let moved = self.lane.receive(connection.guest, &mut piece);
                 if let Moved::Bytes(count @ 1..) = moved {
                     connection.is_readable = count == most || connection.is_read_closed;
-                    job.receiver.push(&self.lane, fitted(piece, count));
+                    if !job.receiver.push(&self.lane, fitted(piece, count)) {
+                        job.receiver.cut(&self.lane, decisions);
+                        return Some(ReadOutcome::Replaced);
+                    }
                 }
                 moved
             }
