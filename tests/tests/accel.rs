@@ -59,6 +59,8 @@ fn setup(settings: &str) -> Setup {
          route \"/guarded-files/\" entry=internal {{ rewrite-prefix \"/guarded-files/\" \"/\"; files files\n\
              forward-auth \"{verifier}\" path=\"/check\"; request-limit 1; }}\n\
          route \"/elsewhere/\" entry=internal {{ proxy other; x-accel off; }}\n\
+         route \"/form\" {{ proxy app; deny all; error-page 403 to=\"/denied\"; }}\n\
+         route \"/denied\" {{ proxy app; }}\n\
          route \"@other\" {{ proxy other; request-header set \"X-Named\" \"1\"; }}\n\
          route \"/\" {{ proxy app; error-page 500 upstream=on text=\"a page\"; }}\n",
         app.address
@@ -160,6 +162,18 @@ fn rules_of_the_other_route_apply() {
     // Its guard waits for an auth service, for each of them.
     for _ in 0..3 {
         assert_eq!(setup.got("GET /guarded"), (200, FILE.to_owned()));
+        let post = setup.ask("POST /guarded", "Content-Length: 5\r\n\r\nhello");
+        assert_eq!((post.status, post.text().as_str()), (200, FILE));
+    }
+}
+
+#[test]
+fn the_page_of_an_error_is_got_without_the_body_of_the_request() {
+    let setup = setup("x-accel on");
+    for fields in ["Content-Length: 5\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n"]
+    {
+        let post = setup.ask("POST /form", fields);
+        assert_eq!((post.status, post.text().as_str()), (403, "GET /denied "), "{fields}");
     }
 }
 

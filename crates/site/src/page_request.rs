@@ -48,7 +48,7 @@ impl PageRequest {
         let RequestContext { request, progress, .. } = context;
         PageRequest {
             worker,
-            head: request.head.bytes().to_vec(),
+            head: request.head.kept_bytes(),
             path: request.path.to_vec(),
             peer: request.peer,
             listener: request.listener,

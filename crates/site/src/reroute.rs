@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
+use flatout_engine::RequestBody;
 use flatout_expression::Regex;
 use flatout_wire::target::forward_path;
-use flatout_wire::{Method, Status};
+use flatout_wire::{Framing, Method, Status};
 
 use super::fault::{Fault, Place};
 use super::maps::TableCounts;
@@ -159,9 +160,13 @@ impl RequestContext<'_> {
             count,
         }));
         self.restart();
-        if error.is_some() && self.request.head.method != Method::Head {
-            // A page is got, whatever was wanted.
-            self.request.head.method = Method::Get;
+        if error.is_some() {
+            // A page is got, whatever was wanted, and with whatever content.
+            if self.request.head.method != Method::Head {
+                self.request.head.method = Method::Get;
+            }
+            self.request.head.framing = Framing::None;
+            self.request.body = RequestBody::NONE;
         }
         true
     }

@@ -220,6 +220,17 @@ impl<'b> Head<'b> {
         &self.bytes[end - usize::from(self.spans.method_bytes)..end]
     }
 
+    /// A copy of the bytes, from which [`parse_kept`] makes this head again: with the method that it has now.
+    pub fn kept_bytes(&self) -> Vec<u8> {
+        let end = usize::from(self.spans.target_at) - 1;
+        let (before, rest) = self.bytes.split_at(end);
+        let (before, sent) = before.split_at(end - usize::from(self.spans.method_bytes));
+        match self.method_name() {
+            name if name == sent => self.bytes.to_vec(),
+            name => [before, name, rest].concat(),
+        }
+    }
+
     /// The request target as sent.
     pub fn target(&self) -> &'b [u8] {
         self.span(self.spans.target_at, self.spans.target_bytes)
@@ -310,7 +321,7 @@ pub fn parse<'b>(
     }
 }
 
-/// Parses a stored head again ([`Head::bytes`]), of any version. `framing` is its original framing, if known: the
+/// Parses a stored head again ([`Head::kept_bytes`]), of any version. `framing` is its original framing, if known: the
 /// text of an HTTP/2 head does not say whether a body without a length follows it. Returns `None` if it is not a
 /// head.
 pub fn parse_kept<'b>(
@@ -793,6 +804,22 @@ mod tests {
         assert_eq!(head.field("a"), Some(&b"b c"[..]));
         assert!(head.keep_alive && !head.expects_continue && !head.path_needs_care);
         assert_eq!(head.fields().count(), 3);
+    }
+
+    #[test]
+    fn a_head_that_is_kept_has_the_method_that_it_had() {
+        for method in ["GET", "POST", "PURGE", "OPTIONS"] {
+            let text = format!("\r\n{method} /a?b HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\n");
+            let (mut fields, mut kept_fields) = (Vec::new(), Vec::new());
+            let mut head = parse(text.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap();
+            assert_eq!(head.kept_bytes(), head.bytes());
+            head.method = Method::Get;
+            let bytes = head.kept_bytes();
+            let kept = parse_kept(&bytes, &mut kept_fields, None).unwrap();
+            assert_eq!((kept.method, kept.method_name()), (Method::Get, &b"GET"[..]), "{method}");
+            assert_eq!((kept.target(), kept.framing), (&b"/a?b"[..], Framing::Length(5)));
+            assert_eq!((kept.authority(), kept.field("content-length")), (&b"t"[..], Some(&b"5"[..])));
+        }
     }
 
     #[test]

@@ -185,7 +185,7 @@ impl CacheWorker {
         let order = FillRequest {
             key: lookup.key.to_buf(),
             rules: lookup.rules.rules.clone(),
-            head: request.head.bytes().to_vec(),
+            head: request.head.kept_bytes(),
             directives: lookup.directives,
             conditions: lookup.cache_fields.conditions,
             is_authorized: lookup.cache_fields.is_authorized && !lookup.rules.names_authorization,

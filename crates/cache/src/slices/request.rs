@@ -108,7 +108,7 @@ impl CacheWorker {
         let sliced = SlicedRequest {
             source: Rc::new(source),
             start,
-            head: request.head.bytes().to_vec(),
+            head: request.head.kept_bytes(),
             conditions: lookup.cache_fields.conditions,
             own,
             client: Rc::new(RefCell::new(Some(ParkedClient { exchange: request.park(), finish }))),

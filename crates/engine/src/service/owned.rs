@@ -67,7 +67,7 @@ impl OwnedRequest {
     /// Copies a request whose body is not needed.
     pub fn without_body(request: &Request<'_>) -> OwnedRequest {
         OwnedRequest {
-            head: request.head.bytes().to_vec(),
+            head: request.head.kept_bytes(),
             framing: Some(request.head.framing),
             path: request.path.to_vec(),
             body: OwnedBody::none(),
@@ -79,7 +79,7 @@ impl OwnedRequest {
     /// Copies a request whose body is not needed, and which may get its response before it has an exchange.
     pub fn unparked(request: &Request<'_>) -> OwnedRequest {
         OwnedRequest {
-            head: request.head.bytes().to_vec(),
+            head: request.head.kept_bytes(),
             framing: Some(Framing::None),
             path: request.path.to_vec(),
             body: OwnedBody::none(),
