@@ -1,13 +1,14 @@
 //! Servers that requests name (`named-servers`): only those of the list, by a scripted name server on loopback.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use flatout_tests::peers::free_port;
-use flatout_tests::{Answer, Folder, Server, program};
+use flatout_tests::{Answer, Folder, Server, Signal, answers, program, read_to_close, until};
 
 /// How often each name was asked for its IPv4 addresses.
 type QueryCounts = Arc<Mutex<HashMap<String, u32>>>;
@@ -54,7 +55,7 @@ fn name_server() -> (SocketAddr, QueryCounts) {
 
 /// A server whose requests name others, and the port of one that they may name.
 struct Named {
-    _folder: Folder,
+    folder: Folder,
     server: Server,
     port: u16,
     asked: QueryCounts,
@@ -80,7 +81,7 @@ fn started(hosts: &str) -> Named {
     );
     let mut command = Command::new(program("flatout"));
     command.arg("serve").arg("-c").arg(folder.0.join("site.kdl")).stdin(Stdio::null());
-    Named { server: Server::start(command), _folder: folder, port, asked }
+    Named { server: Server::start(command), folder, port, asked }
 }
 
 impl Named {
@@ -153,6 +154,26 @@ fn lookups_have_a_limit_and_all_addresses_are_tried() {
     let [a, again, b] =
         ["a.test", "a.test", "b.test"].map(|to| named.got(&format!("/cached?to={to}")).text());
     assert!(a == again && a != b, "{a} {again} {b}");
+}
+
+#[test]
+fn uploads_that_began_before_a_reload_reach_the_servers_that_they_name() {
+    let named = started("\"*.internal\"");
+    let mut upload = named.server.connect();
+    let head =
+        "POST /host?to=late.internal HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 10\r\n\r\n";
+    upload.write_all(format!("{head}first").as_bytes()).unwrap();
+    named.seen("/host?to=a.internal");
+    let path = named.folder.0.join("site.kdl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    named.folder.write("site.kdl", format!("{text}upstream more {{ server \"127.0.0.1:1\"; }}\n"));
+    named.server.signal(Signal::HUP);
+    until("it is reloaded", || named.server.said().iter().any(|line| line.contains("reloaded ")));
+    // From here on, the worker serves the new configuration.
+    named.seen("/host?to=a.internal");
+    upload.write_all(b" last").unwrap();
+    let found = answers(&read_to_close(&mut upload), false);
+    assert_eq!(found[0].status, 200, "{}", found[0].text());
 }
 
 #[test]

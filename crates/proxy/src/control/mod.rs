@@ -23,7 +23,7 @@ use crate::upstream::{LiveUpstream, Upstreams};
 /// How long the start waits for names to resolve.
 const START_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// The thread, if there is work for it; it ends when this is dropped.
+/// The thread, if there is work for it. Its work for servers ends when this is dropped, its lookups for workers when these have ended.
 pub(crate) struct Control {
     upstreams: Arc<Upstreams>,
     resolver: Resolver,
@@ -99,16 +99,24 @@ impl Control {
         let changes = self.changes.clone();
         let lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner).take();
         std::thread::Builder::new().name("flatout-upstreams".to_owned()).spawn(move || {
-            LocalSet::new().block_on(&runtime, async move {
+            // Workers have requests of a proxy that was replaced, and look up the names in them.
+            let (workers, servers) = (LocalSet::new(), LocalSet::new());
+            let (upstreams, resolver) = (work.upstreams.clone(), work.resolver.clone());
+            let for_workers = async move {
                 if let Some(lookups) = lookups {
-                    let (upstreams, resolver) = (work.upstreams.clone(), work.resolver.clone());
-                    tokio::task::spawn_local(lookups::serve(upstreams, resolver, lookups));
+                    workers.run_until(lookups::serve(upstreams, resolver, lookups)).await;
                 }
-                tokio::select! {
-                    () = work.run(changes, found) => {}
-                    _ = ended => {}
-                }
-            });
+            };
+            let for_servers = async move {
+                let ends = async {
+                    tokio::select! {
+                        () = work.run(changes, found) => {}
+                        _ = ended => {}
+                    }
+                };
+                servers.run_until(ends).await;
+            };
+            runtime.block_on(async { tokio::join!(for_workers, for_servers) });
         })?;
         *thread = Some(ends);
         Ok(Some(is_found))
