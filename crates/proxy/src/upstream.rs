@@ -215,7 +215,7 @@ impl Deref for Upstreams {
 
 impl plan::Upstream {
     /// Whether a server's state and connections stay valid when this upstream is replaced by `other`.
-    fn speaks_alike(&self, other: &plan::Upstream) -> bool {
+    pub(crate) fn speaks_alike(&self, other: &plan::Upstream) -> bool {
         (&self.active, self.passive, self.source, self.send_proxy_protocol, self.protocol)
             == (&other.active, other.passive, other.source, other.send_proxy_protocol, other.protocol)
     }

@@ -12,10 +12,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flatout_engine::Limits;
-use flatout_proxy::{self as proxy, Balance, Forward, Key, ServerMode, ServerState, Upstream};
+use flatout_engine::{self as engine, Limits};
+use flatout_proxy::{
+    self as proxy, Balance, Forward, Key, Proxy, Resolver, ServerMode, ServerState, Upstream, Watch,
+};
+use flatout_push::Hub;
+use flatout_server::live::{Live, Opened};
+use flatout_site::plan::{Action, Host, PathMatch, Route, Site};
+use flatout_site::{self as site};
 use support::cached::Cached;
-use support::{Running, h2, last, read_request, upstream};
+use support::{Running, get, h2, last, read_request, read_until, upstream};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -452,4 +458,69 @@ fn a_response_under_way_from_a_server_that_drains_is_stored() {
     }
     assert!(cached.get("/a", "").ends_with("first part"), "it is stored");
     assert_eq!(second.count(), 1);
+}
+
+/// What is served with this proxy to the upstream of `plan`.
+fn opened(proxy: &Proxy, plan: &Upstream) -> Opened {
+    let route = Route::new(PathMatch::prefix("/"), Action::Proxy(Forward::to(0)));
+    let site = Site { hosts: vec![Host::Any], routes: vec![route], ..Site::default() };
+    let plan =
+        site::Plan { upstreams: vec![plan.clone()], sites: vec![site.into()], ..site::Plan::default() };
+    let sites = site::open(&plan).unwrap();
+    let hub = Hub::new(flatout_push::Limits::default());
+    Opened { sites, proxy: proxy.clone(), hub, cache: None, prerender: None }
+}
+
+/// Reads a response whose body is a name of a backend.
+fn read_name(stream: &mut TcpStream) -> String {
+    let head = read_until(stream, "\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    stream.read_exact(&mut body).unwrap();
+    String::from_utf8(body).unwrap()
+}
+
+#[test]
+fn a_request_that_began_before_a_reload_finds_servers_that_came_after_it() {
+    let [first, second] = [Backend::start(), Backend::start()];
+    let upstream = among(&[&first]);
+    let before = Proxy::open(vec![upstream.clone()], &Resolver::System).unwrap();
+    let live = Live::new(opened(&before, &upstream));
+    let plan = engine::Plan {
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        workers: Some(1),
+        ..engine::Plan::default()
+    };
+    let served = live.clone();
+    let server = engine::start(plan, move |worker| served.service(&worker, Watch::default())).unwrap();
+    let Some(engine::Address::Tcp(address)) = server.addresses().first().cloned() else {
+        panic!("no address")
+    };
+    let connect = || {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let ask = |stream: &mut TcpStream| {
+        stream.write_all(get("/").as_bytes()).unwrap();
+        read_name(stream)
+    };
+    let (mut upload, mut other) = (connect(), connect());
+    assert_eq!([ask(&mut upload), ask(&mut other)], [first.name(), first.name()]);
+    upload.write_all(b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nfirst").unwrap();
+    assert_eq!(ask(&mut other), first.name());
+
+    // The body of the upload is not complete.
+    let after = Proxy::open_after(vec![upstream.clone()], &Resolver::System, Some(&before)).unwrap();
+    live.replace(opened(&after, &upstream));
+    drop(before);
+    assert_eq!(ask(&mut other), first.name());
+    after.set_servers("t", &[self::server(&second)]).unwrap();
+    until("the new server gets requests", || ask(&mut other) == second.name());
+    upload.write_all(b" last").unwrap();
+    assert_eq!(read_name(&mut upload), second.name());
+    assert!(second.requests.lock().unwrap().iter().any(|request| request.ends_with("first last")));
+    server.handle().stop();
+    server.wait().unwrap();
 }

@@ -50,9 +50,10 @@ impl ProxyWorker {
                     }
                 }
                 let group = state.groups.at_mut(job.upstream);
-                if group.changes_count != upstream.changes_count() {
-                    // All servers that this worker knows are removed; it gets the new ones next, and then what is queued.
-                    return self.enqueue(state, job);
+                if self.finds_servers(group, upstream) {
+                    // Places of servers that have left may be theirs.
+                    (job.tried, job.stuck_to) = (0, None);
+                    continue;
                 }
                 if group.shares.is_at_limit(job.tried) {
                     return self.enqueue(state, job);

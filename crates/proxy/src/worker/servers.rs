@@ -86,11 +86,7 @@ impl ProxyWorker {
                 continue;
             }
             group.changes_count = changes_count;
-            let servers = upstream.servers();
-            group.take_in(&servers, |server| {
-                new_pool(self.watch.figures.as_ref(), self.index, upstream, server)
-            });
-            group.shares.activate(&servers);
+            self.take_servers(group, upstream, &self.servers_of(upstream));
             self.close_idle(state, id);
             self.end_set_down(state, id);
             // A server that is new may have room for them, and one that is gone must not be what they wait for.
@@ -98,6 +94,44 @@ impl ProxyWorker {
                 self.dequeue(state, id);
             }
         }
+    }
+
+    /// The servers of an upstream now. A part that was replaced has those of its own plan; when all of them have left, those of the
+    /// upstream that has replaced it, if requests are sent to them in the same way.
+    fn servers_of(&self, upstream: &LiveUpstream) -> Arc<Vec<Arc<LiveServer>>> {
+        if self.is_retired.get()
+            && upstream.is_empty()
+            && let Some(newest) = self.newest.borrow().borrow().upgrade()
+            && let Some(successor) = newest.upstreams.find(&upstream.plan.name)
+        {
+            let successor = newest.upstreams.at(successor);
+            if successor.plan.speaks_alike(&upstream.plan) {
+                return successor.servers();
+            }
+        }
+        upstream.servers()
+    }
+
+    /// From now on, requests go to these servers.
+    fn take_servers(&self, group: &mut Group, upstream: &LiveUpstream, servers: &[Arc<LiveServer>]) {
+        group.take_in(servers, |server| new_pool(self.watch.figures.as_ref(), self.index, upstream, server));
+        group.shares.activate(servers);
+    }
+
+    /// Looks for servers that have come since changes were applied, when there is none for a request. Returns whether there are some.
+    #[cold]
+    pub(crate) fn finds_servers(&self, group: &mut Group, upstream: &LiveUpstream) -> bool {
+        if !self.is_retired.get() && group.changes_count == upstream.changes_count() {
+            return false;
+        }
+        let servers = self.servers_of(upstream);
+        let shares = &group.shares;
+        let is_active = |server| shares.place_of(server).is_some_and(|at| shares.active().contains(&at));
+        let are_known = servers.iter().all(|server| server.is_leaving() || is_active(server));
+        if !are_known {
+            self.take_servers(group, upstream, &servers);
+        }
+        !are_known
     }
 
     /// Closes idle connections to servers that leave.
