@@ -763,6 +763,36 @@ fn pages_of_errors_do_not_allow_requests() {
 }
 
 #[test]
+fn a_body_that_is_too_large_gets_the_page_and_the_rules_of_its_route() {
+    let folder = Folder::new();
+    let site = r#"
+        site "*" {
+            body-bytes "1KiB"
+            response-header set "X-Site" "1"
+            error-page 404 to="/page"
+            route "/page" { respond 200 "page of $uri"; }
+            route "/large" { body-bytes "1MiB"; respond 200 "large"; }
+            route "/text" { error-page 413 text="a text"; error-page 404 to="/page"; respond 200 "inside"; }
+            route "/to" { error-page 413 to="/page"; respond 200 "inside"; }
+            route "/kept" { error-page 404 to="/page"; respond 200 "inside"; }
+        }
+    "#;
+    let server = served(&folder, site);
+    // Above the limit of the route, and above that of all routes.
+    for bytes in [2 << 10, 2 << 20] {
+        for (path, text) in [("/text", "a text"), ("/to", "page of /page"), ("/kept", "Content Too Large\n")]
+        {
+            let post = format!(
+                "POST {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: {bytes}\r\n\r\n"
+            );
+            let found = server.one(&post);
+            assert_eq!((found.status, &*found.text()), (413, text), "{path} {bytes}");
+            assert_eq!(found.field("x-site"), Some("1"), "{path} {bytes}");
+        }
+    }
+}
+
+#[test]
 fn subscribers_and_long_polls_do_not_fill_a_limit_of_requests() {
     let folder = Folder::new();
     let site = "site \"*\" { request-limit 2 key=everyone queue=0; route \"/live\" { push; push-token hush; }; respond 200 a; }\n";

@@ -212,10 +212,10 @@ impl SiteWorker {
         let resolution = self.compiled.resolve(head, path, &origin);
         let site = resolution.site.and_then(|site| self.compiled.sites.get(site)).map(|site| &**site);
         if site.is_some_and(|site| site.choice_uses.has(Uses::CONNECTION)) {
-            return self.body_of_any(site).into();
+            return self.body_of_any(site, head).into();
         }
         let body = match self.route(&resolution) {
-            Some(route) if route.may_reroute => self.body_of_any(site),
+            Some(route) if route.may_reroute => self.body_of_any(site, head),
             Some(route) => self.body_of(route, head),
             None => BodyPlan::None,
         };
@@ -271,10 +271,15 @@ impl SiteWorker {
 
     /// How to read a body whose route may be another one, once the connection is known, or an error needs a page: it is streamed, and
     /// collected when its route is known. The largest limit of the site's routes applies; that of the route is applied after that.
-    fn body_of_any(&self, site: Option<&CompiledSite>) -> BodyPlan {
+    fn body_of_any(&self, site: Option<&CompiledSite>, head: &Head<'_>) -> BodyPlan {
         let servers = self.lane.as_ref().map(Lane::body_bytes_max);
         let limits = site.into_iter().flat_map(|site| &site.routes).map(|route| route.guards.body_bytes_max);
-        BodyPlan::Stream { bytes_max: limits.map(|bytes_max| bytes_max.or(servers)).max().flatten() }
+        let bytes_max = limits.map(|bytes_max| bytes_max.or(servers)).max().flatten();
+        match is_longer(head, bytes_max) {
+            // Its route refuses it, by its rules.
+            true => BodyPlan::Refused,
+            false => BodyPlan::Stream { bytes_max },
+        }
     }
 
     /// The time that is left to a request of this route while it waits.
@@ -287,9 +292,7 @@ impl SiteWorker {
 
     /// Whether its declared length is above the limit of its route, or else of the server.
     pub(crate) fn is_too_large(&self, head: &Head<'_>, guards: &Guards) -> bool {
-        let Framing::Length(bytes) = head.framing else { return false };
-        let bytes_max = guards.body_bytes_max.or_else(|| self.lane.as_ref().map(Lane::body_bytes_max));
-        bytes_max.is_some_and(|bytes_max| bytes > bytes_max)
+        is_longer(head, guards.body_bytes_max.or_else(|| self.lane.as_ref().map(Lane::body_bytes_max)))
     }
 
     pub(super) fn route(&self, resolution: &Resolution<'_>) -> Option<&CompiledRoute> {
@@ -386,6 +389,11 @@ impl SiteWorker {
             needs.logged.named = finishers.log_names().iter().filter_map(value).collect();
         }
     }
+}
+
+/// Whether the declared length is above a limit.
+fn is_longer(head: &Head<'_>, bytes_max: Option<u64>) -> bool {
+    matches!(head.framing, Framing::Length(bytes) if bytes_max.is_some_and(|bytes_max| bytes > bytes_max))
 }
 
 /// The body of a request, for a field.
