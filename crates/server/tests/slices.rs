@@ -10,6 +10,7 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use flatout_cache::{DiskPlan, Plan, Rules};
+use flatout_proxy::Upstream;
 use support::cached::{Cached, is};
 use support::{body_of, one, read_request, upstream};
 
@@ -337,6 +338,25 @@ fn errors_are_passed_to_clients() {
     let got = range(&server, "bytes=0-9");
     assert!(got.starts_with("HTTP/1.1 404 ") && body_of(&got) == "none", "{got}");
     assert_eq!(asked.try_iter().count(), 1);
+}
+
+#[test]
+fn each_slice_has_the_time_of_a_request() {
+    let file = Mutex::new(File::new());
+    let address = upstream(move |_, mut stream| {
+        while let Some(request) = read_request(&mut stream) {
+            std::thread::sleep(Duration::from_millis(250));
+            let bytes = file.lock().unwrap().response(&request);
+            if stream.write_all(&bytes).is_err() {
+                return;
+            }
+        }
+    });
+    let plan = Upstream { request_time_max: Some(Duration::from_millis(1500)), ..one(address) };
+    let server = Cached::with(plan, rules(), 4 << 20);
+    // Eleven of them take longer.
+    let got = range(&server, "bytes=0-");
+    assert!(body_of(&got) == text(7), "{} bytes", body_of(&got).len());
 }
 
 #[test]

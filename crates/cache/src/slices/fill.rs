@@ -90,7 +90,7 @@ impl SliceSource {
         client: SharedClient,
     ) {
         let Range { start, end } = manifest::part(self.slice_bytes, index);
-        let mut request = self.request.again();
+        let mut request = self.worker.proxy_worker.prepare_again(&self.request);
         request.add_lines(format!("Range: bytes={start}-{}\r\n", end.saturating_sub(1)).as_bytes());
         let fill = SliceFill {
             source: self.clone(),

@@ -143,10 +143,10 @@ impl Job {
         }
     }
 
-    /// The same request as if nothing had been sent of it, without a receiver.
+    /// The same request as if nothing had been sent of it, without a receiver and without limits of its time.
     pub(crate) fn again(&self) -> Job {
         let Job { sent, length, pulled, is_idempotent, refusals_left, spool_bytes_max, peer, .. } = *self;
-        let Job { client, private, hash, stuck_to, names_server, ends_ns, retry_until_ns, .. } = *self;
+        let Job { client, private, hash, stuck_to, names_server, .. } = *self;
         Job {
             sent,
             body: self.body.clone(),
@@ -165,8 +165,6 @@ impl Job {
             stuck_to,
             names_server,
             trailers: self.trailers.clone(),
-            ends_ns,
-            retry_until_ns,
             ..Job::new(self.upstream, self.retries_left, Receiver::nobody(), self.head.clone())
         }
     }

@@ -40,11 +40,6 @@ impl Prepared {
     pub fn add_lines(&mut self, lines: &[u8]) {
         self.0.head.extend_from_slice(lines);
     }
-
-    /// A copy of the request, to forward a second time.
-    pub fn again(&self) -> Prepared {
-        Prepared(Box::new(self.0.again()))
-    }
 }
 
 impl ProxyWorker {
@@ -52,6 +47,16 @@ impl ProxyWorker {
     pub fn prepare(&self, request: &Request<'_>, what: &Forwarded<'_>) -> Option<Prepared> {
         let upstream = self.upstreams.id(what.forward.upstream)?;
         Some(Prepared(self.job(request, what, upstream, Receiver::nobody())))
+    }
+
+    /// A copy of a request, which has the time of a request that begins now.
+    pub fn prepare_again(&self, Prepared(job): &Prepared) -> Prepared {
+        let upstream = self.upstreams.at(job.upstream);
+        Prepared(Box::new(Job {
+            ends_ns: self.ends_ns(upstream, None),
+            retry_until_ns: retry_until_ns(upstream),
+            ..job.again()
+        }))
     }
 
     /// Forwards a request whose response goes to the client.

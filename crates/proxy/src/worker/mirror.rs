@@ -77,7 +77,6 @@ impl ProxyWorker {
                 named: None,
                 hash: key_hash(&upstream.plan.balance, request, what.client.address),
                 ends_ns: self.ends_ns(upstream, None),
-                retry_until_ns: None,
                 ..job.again()
             })
         };
