@@ -9,8 +9,10 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use flatout_engine::Limits;
-use flatout_proxy::{Address, Forward, Passive, Server, Upstream};
-use support::{Running, answering, body_of, get, last, one, read_request, read_until, rest, upstream};
+use flatout_proxy::{Address, BufferRequests, Forward, Mirror, Passive, Server, Upstream};
+use support::{
+    Running, answering, body_of, get, last, one, read_request, read_until, recording, rest, upstream,
+};
 
 const OK: &str =
     "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-From: upstream\r\nDate: then\r\nServer: them\r\n\r\nhello";
@@ -243,6 +245,33 @@ fn connections_that_were_closed_while_idle_cost_no_request() {
         let answer = read_until(&mut stream, "\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 "), "{number}: {answer}");
         read_until(&mut stream, "hello");
+    }
+}
+
+#[test]
+fn long_bodies_are_not_copied_although_they_are_collected() {
+    for (bytes, copies) in [(64 << 10, 1), ((64 << 10) + 1, 0)] {
+        let (address, asked) = recording();
+        let mirrors = vec![Mirror { upstream: 0, numerator: 1, denominator: 1 }];
+        let forward = Forward { mirrors, buffer_requests: BufferRequests::All, ..Forward::to(0) };
+        let proxy = Running::with(one(address), forward, Limits::default());
+        let head =
+            format!("POST / HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: {bytes}\r\n\r\n");
+        assert!(proxy.all(head + &"x".repeat(bytes)).ends_with("ok"));
+        for _ in 0..5 {
+            proxy.all(last("/"));
+        }
+        let count = || {
+            let asked = asked.lock().unwrap();
+            let is_post = |request: &&String| request.starts_with("POST ");
+            (asked.iter().filter(is_post).count(), asked.len())
+        };
+        let began = Instant::now();
+        while count().1 < 11 + copies {
+            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", count());
+            std::thread::yield_now();
+        }
+        assert_eq!(count(), (1 + copies, 11 + copies), "{bytes} bytes");
     }
 }
 

@@ -55,7 +55,9 @@ impl ProxyWorker {
     /// The copies of a request, before it is sent itself. They are sent once, and use no retry.
     #[cold]
     pub(crate) fn copies(&self, request: &Request<'_>, what: &Forwarded<'_>, job: &Job) -> Vec<Job> {
-        if job.pulled != Pulled::Not || request.head.field("upgrade").is_some() {
+        // Whatever else a body was collected for.
+        let is_long = job.pulled != Pulled::Not || job.body.len() as u64 > BODY_BYTES_MAX;
+        if is_long || request.head.field("upgrade").is_some() {
             return Vec::new();
         }
         let is_chosen = |mirror: &&Mirror| {
