@@ -19,6 +19,7 @@ use secure::Certified;
 use support::h2::{ReceivedRequest, ask, client, h2c, request, respond, serving};
 use support::{Running, answering, body_of, last, upstream};
 
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
@@ -136,6 +137,36 @@ fn a_request_that_was_sent_before_the_settings_may_have_been_processed() {
     let (address, requests) = late(false);
     assert_eq!(status(&Running::to(Upstream { retries_max: 2, ..h2c(address) }), last("/")), "502");
     assert_eq!(requests.load(Ordering::SeqCst), 3);
+}
+
+/// An interim response with a field of this length.
+fn hints(id: u32, bytes: usize) -> Vec<u8> {
+    let rest = bytes - 127;
+    let length = [0x7f, rest as u8 | 0x80, (rest >> 7) as u8];
+    let block = [&b"\x08\x03103\x0f\x1e"[..], &length, &vec![b'x'; bytes]].concat();
+    frame(HEADERS, 4, id, &block)
+}
+
+#[test]
+fn content_behind_large_interim_responses_is_not_lost() {
+    let address = upstream(|_, mut stream| {
+        stream.read_exact(&mut [0; 24]).unwrap();
+        stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+        while let Some((kind, _, id)) = read_frame(&mut stream) {
+            if kind == HEADERS {
+                let hints: Vec<u8> = (0..3).flat_map(|_| hints(id, 12_000)).collect();
+                let begun = [frame(HEADERS, 4, id, &[0x88]), frame(DATA, 0, id, b"first ")].concat();
+                stream.write_all(&[hints, begun].concat()).unwrap();
+                std::thread::sleep(Duration::from_millis(200));
+                stream.write_all(&frame(DATA, 1, id, b"last")).unwrap();
+            }
+        }
+    });
+    let proxy = Running::to(h2c(address));
+    client(proxy.address, async |send| {
+        let got = ask(&send, request("GET", "/"), None).await;
+        assert_eq!((got.status, &got.body[..], got.is_cut), (200, &b"first last"[..], false));
+    });
 }
 
 #[test]

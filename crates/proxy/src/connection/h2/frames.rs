@@ -208,11 +208,10 @@ impl FrameReader<'_> {
         };
         // A receiver that is not a client takes trailers only after pushed content.
         if !trailers.is_empty() && stream.job.receiver.exchange().is_none() {
-            let is_wanted = self.begin(stream, response);
-            if is_wanted {
-                stream.job.receiver.end(self.lane, &trailer_lines(&trailers), self.decisions);
-            }
-            return session.end(id, if is_wanted { StreamEnd::Whole } else { StreamEnd::Unwanted });
+            return match self.begin(session, id, response) {
+                true => self.end(session, id, trailers),
+                false => session.end(id, StreamEnd::Unwanted),
+            };
         }
         for (name, value) in passed_trailers(&trailers) {
             response.trailer(str::from_utf8(name).unwrap_or_default(), value);
@@ -231,22 +230,17 @@ impl FrameReader<'_> {
         while let Some(id) = session.deferred.pop() {
             let Some(stream) = session.live(id) else { continue };
             let Some(response) = stream.response.take() else { continue };
-            let is_wanted = self.begin(stream, response);
-            let exchange = stream.job.receiver.exchange();
-            if !is_wanted {
-                session.end(id, StreamEnd::Unwanted);
-            } else if let Some(at) = session.find(id)
-                && let Some(entry) = session.streams.get_mut(at)
-            {
-                // A cache may have passed the response on to a client.
-                entry.exchange = exchange;
-                repay(self.lane, session, id);
+            match self.begin(session, id, response) {
+                true => repay(self.lane, session, id),
+                false => session.end(id, StreamEnd::Unwanted),
             }
         }
     }
 
     /// Starts a response with the content received so far. Returns whether more is wanted.
-    fn begin(&mut self, stream: &mut Stream, mut response: Box<Response>) -> bool {
+    fn begin(&mut self, session: &mut Session, id: StreamId, mut response: Box<Response>) -> bool {
+        let Some(entry) = session.find(id).and_then(|at| session.streams.get_mut(at)) else { return false };
+        let stream = &mut *entry.stream;
         let content = match response.take_body() {
             Body::Shared(bytes) => bytes,
             _ => Bytes::new(),
@@ -260,11 +254,22 @@ impl FrameReader<'_> {
         if !job.receiver.answer(self.lane, Some(self.guest), response, ResponseOrigin::Upstream) {
             return false;
         }
-        if !content.is_empty() && !job.receiver.push(self.lane, content) {
-            job.receiver.cut(self.lane, self.decisions);
-            return false;
+        // A cache may have passed the response on to a client.
+        entry.exchange = job.receiver.exchange();
+        if content.is_empty() {
+            return true;
         }
-        true
+        if !job.receiver.has_room(self.lane) {
+            // Interim responses have taken it.
+            stream.held = content.into();
+            session.holding += 1;
+            return true;
+        }
+        let is_wanted = job.receiver.push(self.lane, content);
+        if !is_wanted {
+            job.receiver.cut(self.lane, self.decisions);
+        }
+        is_wanted
     }
 
     /// The window of a stream has grown.
