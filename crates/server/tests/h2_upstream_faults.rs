@@ -170,6 +170,25 @@ fn content_behind_large_interim_responses_is_not_lost() {
 }
 
 #[test]
+fn a_response_that_is_complete_by_its_length_may_end_with_a_reset() {
+    for code in [0, 2, 8] {
+        let address = scripted(move |id, _| {
+            let head = frame(HEADERS, 4, id, b"\x88\x00\x0econtent-length\x015");
+            let end = frame(RST_STREAM, 0, id, &[0, 0, 0, code]);
+            [head, frame(DATA, 0, id, b"hello"), end].concat()
+        });
+        let got = Running::to(h2c(address)).all(last("/"));
+        assert!(got.starts_with("HTTP/1.1 200 ") && body_of(&got) == "hello", "{code}: {got}");
+    }
+    // Without all of its content it is not complete.
+    let address = scripted(|id, _| {
+        let head = frame(HEADERS, 4, id, b"\x88\x00\x0econtent-length\x015");
+        [head, frame(DATA, 0, id, b"hell"), frame(RST_STREAM, 0, id, &[0, 0, 0, 0])].concat()
+    });
+    assert!(!Running::to(h2c(address)).all(last("/")).contains("\r\n\r\nhello"));
+}
+
+#[test]
 fn malformed_responses_reset_only_their_stream() {
     let address = scripted(|id, number| match number {
         // `Transfer-Encoding`, a name in capitals, no status, content shorter than declared.

@@ -82,6 +82,7 @@ impl FrameReader<'_> {
                 Event::Reset { stream, code } => {
                     // What came before that still goes to its client.
                     self.pass_on(session, stream);
+                    self.end_by_length(session, stream);
                     reset(session, stream, code);
                 }
                 Event::Room { stream: Some(id) } => self.room(session, id),
@@ -270,6 +271,14 @@ impl FrameReader<'_> {
             job.receiver.cut(self.lane, self.decisions);
         }
         is_wanted
+    }
+
+    /// No end of the stream will come: a response that has all of its content is complete without it.
+    fn end_by_length(&mut self, session: &mut Session, id: StreamId) {
+        let is_all = |stream: &&mut Stream| stream.length == Some(stream.received_bytes);
+        if session.live(id).filter(is_all).is_some_and(|stream| stream.response.is_some()) {
+            self.whole(session, id, Trailers::new());
+        }
     }
 
     /// The window of a stream has grown.
