@@ -226,6 +226,44 @@ fn a_client_that_leaves_lets_its_upstream_go() {
 }
 
 #[test]
+fn what_a_client_has_taken_does_not_count_for_the_limit_of_the_file() {
+    const TIMES: usize = 6;
+    let folder = Folder::new();
+    let (go, goes) = channel();
+    let (rid, is_rid) = channel();
+    let both = Mutex::new((goes, rid));
+    let (address, _done) = sending("HTTP/1.1 200 OK\r\nContent-Length: 251658240\r\n\r\n", move |stream| {
+        let (goes, rid) = &*both.lock().unwrap();
+        for _ in 0..TIMES {
+            let _ = goes.recv_timeout(PATIENCE);
+            stream.write_all(body(BYTES))?;
+            stream.write_all(body(BYTES))?;
+            let _ = rid.send(());
+        }
+        Ok(())
+    });
+    let forward = Forward { buffer_response_bytes: 2 * BYTES as u64, ..Forward::to(0) };
+    let running = Running::with(one(address), forward, Default::default());
+    running.proxy.set_spool(SpoolPlan { folder: Some(folder.0.clone()), ..SpoolPlan::default() });
+    let mut client = ask(&running);
+    for time in 0..TIMES {
+        go.send(()).unwrap();
+        is_rid.recv_timeout(PATIENCE).expect("the upstream has sent all, and the client read nothing");
+        assert!(running.proxy.spooled().file_bytes <= 2 * BYTES as u64, "{:?}", running.proxy.spooled());
+        if time == 0 {
+            read_until(&mut client, "\r\n\r\n");
+        }
+        for _ in 0..2 {
+            let mut bytes = vec![0; BYTES];
+            client.read_exact(&mut bytes).unwrap();
+            assert!(bytes == body(BYTES));
+        }
+    }
+    drop(client);
+    assert_empty(&running);
+}
+
+#[test]
 fn an_upstream_waits_at_every_limit_and_nothing_is_lost() {
     let gone = PathBuf::from("/nonexistent/flatout");
     let small = Folder::new();

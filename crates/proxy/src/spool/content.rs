@@ -197,8 +197,9 @@ impl Content {
         if self.back.is_empty() || is_busy || self.has_failed || !spool.store.is_writable() {
             return;
         }
-        // Everything in the file was sent: it begins anew.
-        if self.is_file_sent() && self.written_at > 0 && spool.lane.unsent_bytes(self.exchange) == 0 {
+        // The engine has all of the file, and may not have sent all of it: the rest goes to another one.
+        if self.is_file_sent() && self.written_at > 0 {
+            self.file = None;
             (self.read_at, self.written_at) = (0, 0);
         }
         let bytes: u64 = self.back.iter().map(|piece| piece.len() as u64).sum();
