@@ -9,7 +9,6 @@ use super::cors::preflight_method;
 use super::facts::Noted;
 use super::plan::RouteEntry;
 use super::render::{Captures, View};
-use super::reroute::Rerouted;
 use super::resolve::{NoRoute, Origin, Resolution};
 use super::rewrite::{Goal, RewriteResult};
 use super::table::{Found, RouteQuery};
@@ -55,19 +54,19 @@ impl Compiled {
         self.walk(site, head, &view, (goal, 0), begin, path)
     }
 
-    /// Chooses the route of a request that continues elsewhere.
+    /// Chooses the route of a request that continues elsewhere: at a route of this index, or by its goal.
     pub(super) fn choose_again<'p>(
         &self,
         site: &CompiledSite,
         head: &Head<'_>,
         resolution: &Resolution<'p>,
         (origin, noted): (&Origin<'_>, &Noted),
-        rerouted: &Rerouted,
+        (named, to): (Option<usize>, &Goal<'p>),
     ) -> Result<RouteChoice<'p>, NoRoute> {
-        let mut goal = rerouted.goal.clone();
+        let mut goal = to.clone();
         let view = self.choice_view(head, resolution, origin, noted);
-        let view = View { path: &rerouted.goal.path, query: rerouted.goal.query.as_deref(), ..view };
-        if let Some((at, route)) = rerouted.named.and_then(|at| Some((at, site.routes.get(at)?))) {
+        let view = View { path: &to.path, query: to.query.as_deref(), ..view };
+        if let Some((at, route)) = named.and_then(|at| Some((at, site.routes.get(at)?))) {
             match route.rewrites.apply(&mut goal, &view) {
                 RewriteResult::Done => {
                     return Ok(RouteChoice { route: at, goal: Some(goal), has_method: true });

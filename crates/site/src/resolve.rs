@@ -200,7 +200,9 @@ impl Compiled {
         let noted = &origin.identity.noted;
         let choice = match origin.rerouted {
             None => self.choose(site, head, resolution, (origin, noted), form)?,
-            Some(rerouted) => self.choose_again(site, head, resolution, (origin, noted), rerouted)?,
+            Some(Rerouted { named, goal, .. }) => {
+                self.choose_again(site, head, resolution, (origin, noted), (*named, goal))?
+            }
         };
         let RouteChoice { route: at, goal, has_method } = choice;
         let route = site.route(at).ok_or(NoRoute::Bug)?;
@@ -211,10 +213,15 @@ impl Compiled {
         if let CompiledAction::Proxy(forward) = &route.action {
             resolution.sends_goal |= forward.normal_path;
         }
-        // A request that continues at another route was checked at its first one.
         let is_forwarded = matches!(route.action, CompiledAction::Proxy(_) | CompiledAction::Reroute(_));
-        if is_forwarded && has_method && origin.rerouted.is_none() {
-            self.check_readings(site, head, resolution, origin, form, route)?;
+        match origin.rerouted {
+            None if is_forwarded && has_method => {
+                self.check_readings(site, head, resolution, origin, form, route)?;
+            }
+            Some(rerouted) if is_forwarded || route.may_reroute => {
+                self.check_goal(site, head, resolution, origin, rerouted, at)?;
+            }
+            _ => {}
         }
         if let Some(goal) = goal {
             resolution.goal = goal;
@@ -256,12 +263,46 @@ impl Compiled {
             other.is_some_and(|other| other.class == route.class)
         };
         if !readings::form_is_clear(form, leads_here) {
-            return Err(NoRoute::Path("the path is ambiguous, and its readings have different rules"));
+            return Err(AMBIGUOUS);
         }
         if !resolution.sends_goal && !readings::sent_is_clear(head.path(), form, leads_here) {
             resolution.sends_goal = true;
         }
         Ok(())
+    }
+
+    /// The same for a request that continues at another route, whose upstream gets the path where it continues. A named route has no path:
+    /// there all readings have to lead where the path itself leads.
+    fn check_goal(
+        &self,
+        site: &CompiledSite,
+        head: &Head<'_>,
+        resolution: &Resolution<'_>,
+        origin: &Origin<'_>,
+        rerouted: &Rerouted,
+        at: usize,
+    ) -> Result<(), NoRoute> {
+        let Rerouted { goal, named, .. } = rerouted;
+        let choose = |path: &[u8]| {
+            let noted = origin.identity.noted.of_reading();
+            let to = Goal { path: Cow::Borrowed(path), ..goal.clone() };
+            let chosen = match *named == Some(at) {
+                true => self.choose(site, head, resolution, (origin, &noted), path),
+                false => self.choose_again(site, head, resolution, (origin, &noted), (*named, &to)),
+            };
+            let RouteChoice { route, has_method, .. } = chosen.ok()?;
+            Some((site.route(route)?, has_method))
+        };
+        let class = |(route, has_method): (&CompiledRoute, bool)| (route.class, has_method);
+        let mut here = None;
+        let leads_here = |path: &[u8]| {
+            let here = here.get_or_insert_with(|| choose(&goal.path));
+            let mut rules = here.iter().map(|(route, _)| *route).chain(site.route(at));
+            path == &*goal.path
+                || !rules.any(|route| route.blocks_use.has(Uses::PATH))
+                    && choose(path).map(class) == here.map(class)
+        };
+        if readings::form_is_clear(&goal.path, leads_here) { Ok(()) } else { Err(AMBIGUOUS) }
     }
 
     /// The view of a request that has begun, for templates.
@@ -309,6 +350,8 @@ impl Compiled {
         }
     }
 }
+
+const AMBIGUOUS: NoRoute = NoRoute::Path("the path is ambiguous, and its readings have different rules");
 
 /// The address of a page's requests, of the prefix that no packet comes from (RFC 6666): no rule for addresses, and none for Unix
 /// sockets, lets a page see more than any client does.

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::super::plan::{Access, PathPolicy, Peers, Rewrite, RewriteFrom, Then, Verdict};
+use super::super::plan::{
+    Access, ErrorPage, Page, PageSource, PathPolicy, Peers, Rewrite, RewriteFrom, RouteEntry, Then, Verdict,
+};
 use super::*;
 use flatout_gateway::Forward;
 
@@ -245,6 +247,54 @@ fn the_normal_form_is_sent_where_another_reading_would_go_elsewhere() {
         let answer = client.get(target);
         assert_eq!(answer.status, 400, "{target}");
         assert!(answer.body.contains("the path is ambiguous"), "{answer:?}");
+    }
+}
+
+/// An upstream gets the path of such a request from a route that the path has not chosen.
+#[test]
+fn no_reading_evades_the_rules_of_a_path_by_another_route() {
+    let reroute = |to: plan::Reroute| Action::Reroute(to);
+    let at = |text: &str| plan::Reroute::Path(template(text));
+    let named = || Route { name: "@app".to_owned(), entry: RouteEntry::Named, ..to_upstream("/") };
+    let regex = |pattern: &str| PathMatch::Regex { pattern: pattern.to_owned(), ignore_case: false };
+    let page = |to: plan::Reroute| {
+        let source = PageSource::Route { to, keeps_status: false };
+        let page = Page { content_type: String::new(), source };
+        ErrorPage { statuses: vec![404..=404], page, status: None, of_upstreams: false }
+    };
+    let nothing = |path: &str, to: plan::Reroute| {
+        let mut route = Route::new(
+            PathMatch::prefix(path),
+            Action::Respond { status: 404, content_type: String::new(), body: template("") },
+        );
+        route.rules.error_pages = vec![page(to)];
+        route
+    };
+    let of_name = || plan::Reroute::Named("@app".to_owned());
+    let admin = || denied(to_upstream("/admin"));
+    let mut without_route = plan_of(vec![admin(), named()]);
+    without_route.sites[0].rules.error_pages = vec![page(of_name())];
+    let to_app = Route::new(regex("^/f/(.*)$"), reroute(at("/app/$1")));
+    let inner = |path: &str| denied(to_upstream(path));
+    for (name, prefix, plan) in [
+        ("the page of a 404", "", plan_of(vec![nothing("/", of_name()), named(), admin()])),
+        ("no route", "", without_route),
+        ("reroute", "/f", plan_of(vec![to_app.clone(), to_upstream("/app/"), inner("/app/admin")])),
+        (
+            "reroute, then the page of a 404",
+            "/f",
+            plan_of(vec![to_app, nothing("/app/", of_name()), named(), inner("/app/admin")]),
+        ),
+    ] {
+        let client = TestClient::new(&plan);
+        for path in ["/x", "/x/y%20z", "/x;y", "/x%2Fy"] {
+            assert_eq!(client.get(&format!("{prefix}{path}")).status, 200, "{name} {path}");
+        }
+        for path in ["/x/..;/admin/secret", "/x%2F..%2Fadmin/secret", "/admin;x/secret", "/%2561dmin/secret"] {
+            let answer = client.get(&format!("{prefix}{path}"));
+            assert_eq!(answer.status, 400, "{name} {path} {:?}", client.fake.sent.borrow().last());
+            assert!(answer.body.contains("the path is ambiguous"), "{answer:?}");
+        }
     }
 }
 
