@@ -202,6 +202,13 @@ impl Noted {
         self.noted().values.borrow_mut().push((set, value));
     }
 
+    /// Forgets the values that depend on the user, who is another one now.
+    pub(crate) fn forget_user(&self, tables: &Tables) {
+        if let Some(noted) = self.values.get() {
+            noted.values.borrow_mut().retain(|(set, _)| !tables.uses_of_set(*set).has(Uses::USER));
+        }
+    }
+
     /// The result of a file test. A route and the rewrites before it often have the same ones, and each is a system call.
     fn file(&self, test: FileTest, path: &[u8]) -> bool {
         let mut known = self.noted().file_tests.borrow_mut();

@@ -200,7 +200,6 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
     if passwords.recalls(&login) {
         context.progress.identity.user = name;
         context.progress.is_satisfied = context.guards.satisfies_any;
-        context.identify(worker);
         return Next::Continue(());
     }
     match passwords.check(&login) {
@@ -214,9 +213,6 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
 
 /// Asks an auth service.
 pub(super) fn authority(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    if !context.guards.blocks.is_empty() && context.guards.basic.is_some() {
-        context.identify(worker);
-    }
     // The user is known after a password was checked.
     let is_user = context.guards.satisfies_any && !context.progress.identity.user.is_empty();
     if context.progress.is_satisfied || is_user {
@@ -239,7 +235,7 @@ pub(super) fn authority(worker: &SiteWorker, context: &mut RequestContext<'_>) -
     };
     let (then, decision) = tokio::sync::oneshot::channel();
     worker.forwarding.ask(query, then);
-    Next::Break(Outcome::Suspend(Event::AuthDecision(decision, authority.clone()), Step::Route))
+    Next::Break(Outcome::Suspend(Event::AuthDecision(decision, authority.clone()), Step::User))
 }
 
 /// Asks another route of the site.
@@ -263,6 +259,14 @@ fn ask_route(worker: &SiteWorker, context: &RequestContext<'_>, to: &CompiledRer
         refusal.header("WWW-Authenticate", challenge);
     });
     Next::Break(Outcome::Refuse(Refusal::Response(Box::new(refusal))))
+}
+
+/// The user is known.
+pub(super) fn user(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    if context.guards.identifies() {
+        context.identify(worker);
+    }
+    Next::Continue(())
 }
 
 /// 404, 405: no route has the path and the method.

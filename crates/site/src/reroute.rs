@@ -159,7 +159,7 @@ impl RequestContext<'_> {
             is_decision: false,
             count,
         }));
-        self.restart();
+        self.restart(worker);
         if error.is_some() {
             // A page is got, whatever was wanted, and with whatever content.
             if self.request.head.method != Method::Head {
@@ -172,7 +172,7 @@ impl RequestContext<'_> {
     }
 
     /// Sends the request where its upstream has left the response to. The limits have counted it.
-    pub(crate) fn follow_upstream(&mut self, redirect: UpstreamRedirect) {
+    pub(crate) fn follow_upstream(&mut self, worker: &SiteWorker, redirect: UpstreamRedirect) {
         let UpstreamRedirect { goal, named, kept, reroutes } = redirect;
         let client = self.decided_client();
         self.progress.rerouted = Some(Box::new(Rerouted {
@@ -187,7 +187,7 @@ impl RequestContext<'_> {
             is_decision: false,
             count: reroutes + 1,
         }));
-        self.restart();
+        self.restart(worker);
     }
 
     /// The client, if this route or one before has decided who that is.
@@ -196,12 +196,13 @@ impl RequestContext<'_> {
         before.or_else(|| self.guards.clients.is_some().then_some(self.resolution.client))
     }
 
-    fn restart(&mut self) {
+    fn restart(&mut self, worker: &SiteWorker) {
         self.progress.step = Step::Maintenance;
         self.progress.blocks = None;
         // The other route checks for itself.
         self.progress.is_satisfied = false;
         self.progress.identity.user.clear();
+        self.progress.identity.noted.forget_user(&worker.compiled.tables);
         self.progress.authority_lines.clear();
     }
 

@@ -65,8 +65,10 @@ request_steps! {
     Target => guard::target,
     /// 401 ⏸ Basic authentication (`Authority`).
     Password => guard::password,
-    /// ⏸ The response of an auth service, or 502 (`Route`).
+    /// ⏸ The response of an auth service, or 502 (`User`).
     Authority => guard::authority,
+    /// The user is known: rules and values that depend on that are decided again.
+    User => guard::user,
     /// 404, 405: after authentication, so that they reveal nothing to others.
     Route => guard::route,
     /// 413 by the declared length.
@@ -298,6 +300,7 @@ impl<'a> RequestContext<'a> {
 
     /// The user is known now: decides again, if conditions depend on that.
     pub(crate) fn identify(&mut self, worker: &SiteWorker) {
+        self.progress.identity.noted.forget_user(&worker.compiled.tables);
         if self.guards.blocks.iter().any(|block| block.uses.has(Uses::USER)) {
             self.progress.blocks = None;
             self.choose_blocks(worker);

@@ -160,7 +160,7 @@ fn run(
         request.head.method = Method::Get;
     }
     let mut context = RequestContext::new(worker, request, progress, response);
-    context.follow_upstream(redirect);
+    context.follow_upstream(worker, redirect);
     context.begin_again(worker)
 }
 

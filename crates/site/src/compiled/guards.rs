@@ -14,8 +14,7 @@ use super::super::fault::{Fault, Place};
 use super::super::maps::TableCounts;
 use super::super::pages::CompiledMaintenance;
 use super::super::plan::{
-    self, ConcurrencyUse, FieldChange, ForwardAuth, Limited, Piece, Plan, RateUse, Rules, SetValue, Template,
-    Variable,
+    self, ConcurrencyUse, ForwardAuth, Limited, Plan, RateUse, Rules, Template, Variable,
 };
 use super::super::rate::Buckets;
 use super::super::render::Text;
@@ -93,42 +92,17 @@ impl Authority {
     }
 }
 
-/// The fields of auth services' responses that texts of the plan have as variables. A text of one route may show what the auth
-/// service of another has said, from which the request was rerouted.
+/// The fields of auth services' responses that the plan uses as variables. A text of one route may show what the auth service of another
+/// has said, from which the request was rerouted.
 pub(super) fn auth_names(plan: &Plan) -> Vec<String> {
-    let of_rules = |rules: &Rules| -> Vec<Template> {
-        let fields = rules.request_fields.iter().chain(&rules.response_fields);
-        let texts = fields.filter_map(|rule| match &rule.change {
-            FieldChange::Set(text)
-            | FieldChange::Add(text)
-            | FieldChange::Default(text)
-            | FieldChange::Trailer(text) => Some(text.clone()),
-            FieldChange::Remove => None,
-        });
-        texts.collect()
-    };
-    let of_all = |rules: &Rules| -> Vec<Template> {
-        let inner = rules.when.iter().flat_map(|block| of_rules(&block.rules));
-        of_rules(rules).into_iter().chain(inner).collect()
-    };
-    let of_map = |map: &plan::Map| -> Vec<Template> {
-        map.cases.iter().map(|(_, to)| to.clone()).chain([map.source.clone()]).collect()
-    };
-    let mut texts: Vec<Template> = plan.maps.iter().flat_map(of_map).collect();
-    texts.extend(plan.sets.iter().filter_map(|set| match &set.value {
-        SetValue::Text(text) => Some(text.clone()),
-        SetValue::Expression(_) => None,
-    }));
-    let routes = plan.sites.iter().flat_map(|site| &site.routes);
-    texts.extend(routes.flat_map(|route| of_all(&route.rules)));
     let mut names: Vec<String> = Vec::new();
-    for piece in texts.into_iter().flat_map(|text| text.0) {
-        if let Piece::Variable(Variable::AuthField(name)) = piece
-            && !names.contains(&name)
+    plan.variables(&mut |variable| {
+        if let Variable::AuthField(name) = variable
+            && !names.contains(name)
         {
-            names.push(name);
+            names.push(name.clone());
         }
-    }
+    });
     names
 }
 
@@ -205,6 +179,12 @@ impl Guards {
             && self.auth_route.is_none()
             && self.gates.is_empty()
             && self.blocks.is_empty()
+    }
+
+    /// Whether a user may be known after them.
+    #[inline]
+    pub(crate) fn identifies(&self) -> bool {
+        self.basic.is_some() || self.authority.is_some()
     }
 
     /// Whether an auth service or a route decides about requests.

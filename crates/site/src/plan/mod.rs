@@ -12,6 +12,7 @@ mod net;
 mod rules;
 mod shared;
 mod template;
+mod used;
 
 use flatout_cache as cache;
 use flatout_files as files;

@@ -35,6 +35,8 @@ struct Sent {
     client: Client,
     /// The request's fields that it gets.
     kept: Vec<String>,
+    /// The key of its response in the cache.
+    key: Option<String>,
 }
 
 /// A fake proxy: responds to everything at once.
@@ -62,6 +64,7 @@ impl Forwarding for Fake {
             lines: text(what.edits.lines),
             client: what.client,
             kept: kept.map(|(name, _)| text(name)).filter(|name| name != "Host").collect(),
+            key: what.caching.as_ref().and_then(|caching| caching.key).map(text),
         });
         let status = request.head.field("x-status").map(|value| text(value).parse().unwrap());
         response.set_status(Status::from_code(status.unwrap_or(200)).unwrap());
@@ -85,7 +88,9 @@ impl Forwarding for Fake {
         self.asked.borrow_mut().push(String::from_utf8_lossy(query.target).into_owned());
         match query.head.field("x-token") {
             Some(b"good") => {
-                drop(then.send(AuthDecision::Allowed(vec![("X-User".to_owned(), b"ann".to_vec())])));
+                let wanted = query.response_fields.iter().filter(|name| name.eq_ignore_ascii_case("x-user"));
+                let fields = wanted.map(|_| ("X-User".to_owned(), b"ann".to_vec())).take(1);
+                drop(then.send(AuthDecision::Allowed(fields.collect())));
             }
             Some(b"none") => {
                 let mut response = Response::with_status(Status::UNAUTHORIZED);

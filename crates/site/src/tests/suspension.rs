@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::super::passwords::tests::bcrypt_of;
 use super::super::plan::{
-    BasicAuth, Concurrency, ConcurrencyUse, ErrorPage, ForwardAuth, Limited, Page, PageSource, Rules, User,
-    Variable,
+    BasicAuth, Cached, Concurrency, ConcurrencyUse, ErrorPage, FieldChange, FieldRule, ForwardAuth, Limited,
+    Page, PageSource, Rules, SetValue, SetVariable, User, Variable, WhenBlock,
 };
 use super::*;
 
@@ -199,6 +199,84 @@ fn the_auth_service_decides() {
     assert!(bad.fields.contains("Location: https://login.example.org/\r\n"), "{bad:?}");
     assert_eq!(client.get("/").status, 502, "an authority that cannot be asked lets nobody in");
     assert_eq!(client.fake.sent.borrow().len(), 1);
+}
+
+fn service() -> ForwardAuth {
+    ForwardAuth {
+        upstream: 1,
+        target: template("/check"),
+        request_fields: Vec::new(),
+        response_fields: Vec::new(),
+        sign_in: None,
+    }
+}
+
+fn sets(name: &str, value: &str) -> FieldRule {
+    let value = Template::parse(value, of_file).unwrap();
+    FieldRule { change: FieldChange::Set(value), name: name.to_owned(), when: Default::default() }
+}
+
+fn block(text: &str, rules: Rules) -> WhenBlock {
+    WhenBlock { conditions: vec![condition(text)], rules }
+}
+
+fn variable(value: SetValue) -> SetVariable {
+    SetVariable { name: "s".to_owned(), value, when: Vec::new(), before: None }
+}
+
+/// A response that is stored for one user must not be sent to another.
+#[test]
+fn fields_of_the_auth_service_are_known_wherever_they_are_used() {
+    let of_field = || Rules { forward_auth: Some(service()), ..Rules::default() };
+    let cached = |key: &str| {
+        let key = Some(Template::parse(key, of_file).unwrap());
+        Rules { cache: Some(Cached { key, ..Cached::default() }), ..of_field() }
+    };
+    let in_block = |text: &str| Rules {
+        when: vec![block(text, Rules { request_fields: vec![sets("X-In", "yes")], ..Rules::default() })],
+        ..of_field()
+    };
+    let vocabulary = plan::Vocabulary { other: &of_file, others: &[] };
+    let set = plan::Expression::parse("$auth_http_x_user + '!'", &vocabulary).unwrap();
+    for (rules, sets, lines, key) in [
+        (cached("$uri|$auth_http_x_user"), vec![], "", Some("/|ann")),
+        (in_block("$auth_http_x_user == 'ann'"), vec![], "X-In: yes\r\n", None),
+        (cached("$s0"), vec![variable(SetValue::Expression(set))], "", Some("ann!")),
+    ] {
+        let mut plan = plan_of(vec![Route { rules, ..to_upstream("/") }]);
+        plan.sets = sets;
+        let client = TestClient::new(&plan);
+        assert_eq!(client.ask("GET", "/", "X-Token: good\r\n").status, 200);
+        let sent = client.last_sent();
+        assert_eq!((sent.lines.as_str(), sent.key.as_deref()), (lines, key));
+    }
+}
+
+/// A value may be used, by a condition, before the password is checked.
+#[test]
+fn values_that_depend_on_the_user_are_made_again_when_it_is_known() {
+    let early = block("$s0 == 'nobody'", Rules { request_fields: vec![sets("X-In", "yes")], ..Rules::default() });
+    let rules = |basic_auth| Rules {
+        basic_auth,
+        request_fields: vec![sets("X-Who", "$s0")],
+        when: vec![early.clone()],
+        ..Rules::default()
+    };
+    let to = plan::Reroute::Path(template("/open"));
+    let mut plan = plan_of(vec![
+        Route { rules: rules(Some(basic("secret"))), ..to_upstream("/") },
+        Route { rules: rules(None), ..to_upstream("/open") },
+        Route {
+            rules: rules(Some(basic("secret"))),
+            ..Route::new(PathMatch::prefix("/to"), Action::Reroute(to))
+        },
+    ]);
+    plan.sets = vec![variable(SetValue::Text(template("$remote_user")))];
+    let client = TestClient::new(&plan);
+    for (path, lines) in [("/", "X-Who: ann\r\n"), ("/open", ""), ("/to", "")] {
+        assert_eq!(client.ask("GET", path, RIGHT).status, 200);
+        assert_eq!(client.last_sent().lines, lines, "{path}");
+    }
 }
 
 #[test]
