@@ -5,8 +5,9 @@ use flatout_lane::clock;
 use flatout_wire::Status;
 
 use super::basic::Credentials;
-use super::compiled::{CompiledGate, Key};
+use super::compiled::{CompiledGate, CompiledRate, Key};
 use super::concurrency::{GateResult, Permit};
+use super::facts::Uses;
 use super::fields::push_line;
 use super::limit_status::LimitStatus;
 use super::page_request::PageRequest;
@@ -69,7 +70,11 @@ pub(super) fn access(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     let address = context.resolution.client.address;
     let verdict = match context.blocks {
         0 => context.guards.access.verdict(address),
-        _ => context.all_guards().find_map(|guards| guards.access.verdict(address)),
+        _ => {
+            let of_blocks = context.blocks().filter(|block| !block.uses.has(Uses::USER));
+            let all = of_blocks.map(|block| &block.guards).chain([context.guards]);
+            all.map(|guards| &guards.access).find_map(|access| access.verdict(address))
+        }
     };
     if context.guards.satisfies_any {
         // Otherwise a password or the auth service decides.
@@ -77,16 +82,24 @@ pub(super) fn access(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
         return Next::Continue(());
     }
     match verdict {
-        Some(Verdict::Deny) => Next::Break(Outcome::Refuse(Refusal::Status(Status::FORBIDDEN))),
-        Some(Verdict::Allow) | None => Next::Continue(()),
+        // A user may be allowed.
+        Some(Verdict::Deny) if !context.guards.of_user.allow => {
+            Next::Break(Outcome::Refuse(Refusal::Status(Status::FORBIDDEN)))
+        }
+        _ => Next::Continue(()),
     }
 }
 
-/// Counts the request in all rates of the route; rates before the one that refuses have counted it too.
+/// Counts the request in the rates of the route that do not depend on the user.
+pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    count(worker, context, false)
+}
+
+/// Counts the request in rates of the route; those before the one that refuses have counted it too.
 ///
 /// # Source
 /// `RateLimit-Policy` (`q`, `w`) and `RateLimit` (`r`, `t`) are from draft-ietf-httpapi-ratelimit-headers-10.
-pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+fn count(worker: &SiteWorker, context: &mut RequestContext<'_>, is_of_user: bool) -> Next {
     let was_limited = context.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.was_limited);
     if was_limited || context.resolution.is_for_render {
         // It was counted before, or the request of the crawler was.
@@ -94,7 +107,7 @@ pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Ne
     }
     let mut scarcest: Option<(Admission, &str)> = None;
     let mut refused = None;
-    for rate in context.all_guards().flat_map(|guards| &guards.rates) {
+    for rate in rates_of(context, is_of_user) {
         let key = number_of(worker, &rate.key, context);
         let admission = rate.buckets.take(key, rate.burst, clock::nanoseconds());
         if let Some((_, name)) = &rate.field_values
@@ -128,11 +141,10 @@ pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Ne
             }
         }
     }
-    let all = context.all_guards();
+    let rates = rates_of(context, is_of_user);
     let lines = &mut context.progress.needs.rate_lines;
     if let Some((admission, name)) = scarcest {
-        let policies: Vec<&str> = all
-            .flat_map(|guards| &guards.rates)
+        let policies: Vec<&str> = rates
             .filter_map(|rate| rate.field_values.as_ref())
             .map(|(policy, _)| &**policy)
             .collect();
@@ -147,6 +159,15 @@ pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Ne
             Next::Break(Outcome::Refuse(Refusal::Status(status)))
         }
     }
+}
+
+/// The rates of the route that depend on the user, or those that do not.
+fn rates_of<'a>(
+    context: &RequestContext<'a>,
+    is_of_user: bool,
+) -> impl Iterator<Item = &'a CompiledRate> + use<'a> {
+    let all = context.all_guards().flat_map(|guards| &guards.rates);
+    all.filter(move |rate| rate.is_of_user == is_of_user)
 }
 
 /// 204 for a CORS preflight.
@@ -261,12 +282,30 @@ fn ask_route(worker: &SiteWorker, context: &RequestContext<'_>, to: &CompiledRer
     Next::Break(Outcome::Refuse(Refusal::Response(Box::new(refusal))))
 }
 
-/// The user is known.
+/// 403, 429: the rules that depend on the user.
 pub(super) fn user(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     if context.guards.identifies() {
         context.identify(worker);
     }
-    Next::Continue(())
+    let of_user = context.guards.of_user;
+    if of_user.access {
+        let address = context.resolution.client.address;
+        // The list around the blocks has decided before, if an address alone is enough.
+        let around = Some(context.guards).filter(|guards| !guards.satisfies_any);
+        let all = context.blocks().map(|block| &block.guards).chain(around);
+        let verdict = all.map(|guards| &guards.access).find_map(|access| access.verdict(address));
+        if verdict == Some(Verdict::Deny) {
+            return Next::Break(Outcome::Refuse(Refusal::Status(Status::FORBIDDEN)));
+        }
+    }
+    if !of_user.rates {
+        return Next::Continue(());
+    }
+    count(worker, context, true)?;
+    match context.progress.waits.take() {
+        Some(waits) => Next::Break(Outcome::Suspend(Event::Pace(waits), Step::Route)),
+        None => Next::Continue(()),
+    }
 }
 
 /// 404, 405: no route has the path and the method.

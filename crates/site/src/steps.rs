@@ -67,7 +67,7 @@ request_steps! {
     Password => guard::password,
     /// ⏸ The response of an auth service, or 502 (`User`).
     Authority => guard::authority,
-    /// The user is known: rules and values that depend on that are decided again.
+    /// 403, 429 ⏸ The rules that depend on the user, who is known now (`Route`).
     User => guard::user,
     /// 404, 405: after authentication, so that they reveal nothing to others.
     Route => guard::route,

@@ -81,8 +81,10 @@ impl Block {
         };
         let rules = &block.rules;
         let cache = rules.cache.clone().unwrap_or_default();
+        let mut guards = Guards::new(parts, rules, expression, place)?;
+        guards.rates.iter_mut().for_each(|rate| rate.is_of_user |= uses.has(Uses::USER));
         let block = Block {
-            guards: Guards::new(parts, rules, expression, place)?,
+            guards,
             request_fields: FieldRules::new(&rules.request_fields, expression, counts, place)?,
             bypass: texts(&cache.bypass)?,
             no_store: texts(&cache.no_store)?,

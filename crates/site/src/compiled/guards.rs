@@ -10,11 +10,12 @@ use super::super::access::AccessList;
 use super::super::basic::Basic;
 use super::super::client::Clients;
 use super::super::concurrency::Gate;
+use super::super::facts::Uses;
 use super::super::fault::{Fault, Place};
 use super::super::maps::TableCounts;
 use super::super::pages::CompiledMaintenance;
 use super::super::plan::{
-    self, ConcurrencyUse, ForwardAuth, Limited, Plan, RateUse, Rules, Template, Variable,
+    self, ConcurrencyUse, ForwardAuth, Limited, Plan, RateUse, Rules, Template, Variable, Verdict,
 };
 use super::super::rate::Buckets;
 use super::super::render::Text;
@@ -40,12 +41,39 @@ pub(crate) struct Guards {
     pub(crate) gates: Vec<CompiledGate>,
     /// Rules under conditions.
     pub(crate) blocks: Vec<Block>,
+    pub(crate) of_user: UserRules,
+}
+
+/// Which rules depend on the user. They are decided when that is known.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct UserRules {
+    /// Access lists of blocks.
+    pub(crate) access: bool,
+    /// One of these allows: no other list may deny before.
+    pub(crate) allow: bool,
+    /// Rates of blocks, or rates by user.
+    pub(crate) rates: bool,
+}
+
+impl UserRules {
+    fn of(rules: &Rules, rates: &[CompiledRate], blocks: &[Block]) -> UserRules {
+        let of_user = || rules.when.iter().zip(blocks).filter(|(_, block)| block.uses.has(Uses::USER));
+        let lines = || of_user().flat_map(|(when, _)| &when.rules.access);
+        let mut rates = rates.iter().chain(blocks.iter().flat_map(|block| &block.guards.rates));
+        UserRules {
+            access: lines().next().is_some(),
+            allow: lines().any(|line| line.verdict == Verdict::Allow),
+            rates: rates.any(|rate| rate.is_of_user),
+        }
+    }
 }
 
 /// A rate limit of a route.
 #[derive(Debug, Clone)]
 pub(crate) struct CompiledRate {
     pub(crate) key: Key,
+    /// Its key, or the condition that it is under, depends on the user.
+    pub(crate) is_of_user: bool,
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) burst: u32,
     pub(crate) delay: Option<u32>,
@@ -201,6 +229,7 @@ impl Guards {
             block.guards.rates.clear();
             block.guards.gates.clear();
         }
+        self.of_user.rates = false;
     }
 
     pub(super) fn new(
@@ -229,8 +258,10 @@ impl Guards {
                 return Err(place.fault("no such rate"));
             };
             let all: Vec<u16> = (400..600).collect();
+            let key = key(&rate.key)?;
             Ok(CompiledRate {
-                key: key(&rate.key)?,
+                is_of_user: matches!(&key, Key::Text(text) if text.uses(parts.tables).has(Uses::USER)),
+                key,
                 buckets: buckets.clone(),
                 burst: used.burst,
                 delay: used.delay,
@@ -267,18 +298,21 @@ impl Guards {
         let maintenance =
             rules.maintenance.as_ref().map(|closed| CompiledMaintenance::new(closed, place)).transpose()?;
         let clients = rules.trust.as_ref().map(|trust| Arc::new(Clients::new(trust)));
+        let rates = rules.rates.iter().map(rate).collect::<Result<Vec<_>, Fault>>()?;
+        let blocks = blocks(parts, rules, expression, place)?;
         Ok(Guards {
+            of_user: UserRules::of(rules, &rates, &blocks),
             clients,
             maintenance: maintenance.map(Arc::new),
             access: Arc::new(AccessList::new(&rules.access)),
             satisfies_any: rules.satisfies_any && rules.has_authentication(),
-            rates: rules.rates.iter().map(rate).collect::<Result<_, Fault>>()?,
+            rates,
             basic: rules.basic_auth.as_ref().map(basic).transpose()?,
             authority: rules.forward_auth.as_ref().map(authority).transpose()?,
             auth_route: rules.auth_route.as_ref().map(auth_route).transpose()?,
             body_bytes_max: rules.body.bytes_max,
             gates: rules.concurrency.iter().map(gate).collect::<Result<_, Fault>>()?,
-            blocks: blocks(parts, rules, expression, place)?,
+            blocks,
         })
     }
 

@@ -29,7 +29,7 @@ use guards::SharedLimits;
 use surroundings::Surroundings;
 
 pub(crate) use blocks::{Block, ResponseBlock, all_hold, resolved_for_requests};
-pub(crate) use guards::{Authority, CompiledGate, Guards, Key};
+pub(crate) use guards::{Authority, CompiledGate, CompiledRate, Guards, Key};
 pub(crate) use list::{SiteList, free};
 pub(crate) use route::{CompiledAction, CompiledCached, CompiledRoute, ResponseRules};
 

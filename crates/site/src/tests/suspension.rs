@@ -279,6 +279,97 @@ fn values_that_depend_on_the_user_are_made_again_when_it_is_known() {
     }
 }
 
+/// Lists of addresses under a condition about the user.
+#[test]
+fn users_are_denied_and_allowed_when_they_are_known() {
+    let all = |verdict| Rules {
+        access: vec![plan::Access { verdict, peers: plan::Peers::All }],
+        ..Rules::default()
+    };
+    let (deny, allow) = (all(plan::Verdict::Deny), all(plan::Verdict::Allow));
+    let user = |condition: &str, inner: &Rules, around: &Rules| Rules {
+        basic_auth: Some(basic("secret")),
+        when: vec![block(condition, inner.clone())],
+        ..around.clone()
+    };
+    let none = Rules::default();
+    let any = |rules| Rules { satisfies_any: true, ..rules };
+    let of_service = Rules {
+        forward_auth: Some(service()),
+        when: vec![block("$auth_http_x_user == 'ann'", deny.clone())],
+        ..Rules::default()
+    };
+    let nobody = Rules { when: vec![block("user != 'ann'", deny.clone())], ..Rules::default() };
+    let with = |path, rules| Route { rules, ..to_upstream(path) };
+    let client = TestClient::new(&plan_of(vec![
+        with("/not-ann", user("user == 'ann'", &deny, &none)),
+        with("/only-ann", user("user != 'ann'", &deny, &none)),
+        with("/ann-allowed", user("user == 'ann'", &allow, &deny)),
+        with("/bob-allowed", user("user == 'bob'", &allow, &deny)),
+        with("/any", any(user("user == 'ann'", &deny, &deny))),
+        with("/service", of_service),
+        with("/nobody", nobody),
+    ]));
+    const GOOD: &str = "X-Token: good\r\n";
+    for (path, fields, status) in [
+        ("/not-ann", "", 401),
+        ("/not-ann", WRONG, 401),
+        ("/not-ann", RIGHT, 403),
+        ("/only-ann", "", 401),
+        ("/only-ann", RIGHT, 200),
+        ("/ann-allowed", "", 401),
+        ("/ann-allowed", RIGHT, 200),
+        ("/bob-allowed", RIGHT, 403),
+        ("/any", "", 401),
+        ("/any", RIGHT, 403),
+        ("/service", GOOD, 403),
+        ("/nobody", RIGHT, 403),
+    ] {
+        // The first time it waits for the check of its password.
+        for round in 0..2 {
+            assert_eq!(client.ask("GET", path, fields).status, status, "{path} {fields} {round}");
+        }
+    }
+}
+
+#[test]
+fn users_are_counted_when_they_are_known() {
+    let used = |rate, delay| plan::RateUse {
+        rate,
+        burst: if delay { 9 } else { 0 },
+        delay: delay.then_some(0),
+        status: 429,
+        fields: true,
+        is_dry_run: false,
+    };
+    let limited = |rate, delay| Rules { rates: vec![used(rate, delay)], ..Rules::default() };
+    let of = |basic_auth, rules| Rules { basic_auth, ..rules };
+    let in_block = Rules { when: vec![block("user == 'ann'", limited(0, false))], ..Rules::default() };
+    let with = |path, rules| Route { rules, ..to_upstream(path) };
+    let mut plan = plan_of(vec![
+        with("/block", of(Some(basic("secret")), in_block)),
+        with("/key", of(Some(basic("secret")), limited(1, false))),
+        with("/delay", of(Some(basic("secret")), limited(2, true))),
+    ]);
+    let rate = |name: &str, key: &str, requests| plan::Rate {
+        name: name.to_owned(),
+        key: Limited::Text(template(key)),
+        requests,
+        window: Duration::from_secs(60),
+        keys_max: 16,
+    };
+    plan.rates =
+        vec![rate("a", "$host", 1), rate("b", "$remote_user", 1), rate("c", "$remote_user", 60_000)];
+    let client = TestClient::new(&plan);
+    for (path, second) in [("/block", 429), ("/key", 429), ("/delay", 200)] {
+        for (fields, status) in [("", 401), (WRONG, 401), (RIGHT, 200), (RIGHT, second), ("", 401)] {
+            let response = client.ask("GET", path, fields);
+            assert_eq!(response.status, status, "{path} {fields} {response:?}");
+            assert_eq!(response.fields.contains("RateLimit: "), fields == RIGHT, "{response:?}");
+        }
+    }
+}
+
 #[test]
 fn clients_that_the_auth_service_does_not_know_sign_in() {
     let authority = ForwardAuth {
