@@ -20,6 +20,7 @@ route "/bad" { response-header set "X-Accel-Redirect" "../etc/passwd"; respond 2
 route "/above" { response-header set "X-Accel-Redirect" "/%2e%2e/etc/passwd"; respond 200 ""; }
 route "/locked" { response-header set "X-Accel-Redirect" "/locked-files/a%20b.txt"; respond 200 ""; }
 route "/guarded" { response-header set "X-Accel-Redirect" "/guarded-files/a%20b.txt"; respond 200 ""; }
+route "/limited" { response-header set "X-Accel-Redirect" "/limited-files/a%20b.txt"; respond 200 ""; }
 route "/error" { response-header set "X-Accel-Redirect" "/private/a%20b.txt"; respond 500 "broken"; }
 route "/big" { response-header set "X-Accel-Redirect" "/private/a%20b.txt"; files folder; }
 route "/sent" { response-header set "X-Sendfile" "/app/files/a b.txt"; respond 200 ""; }
@@ -58,6 +59,7 @@ fn setup(settings: &str) -> Setup {
          route \"/locked-files/\" entry=internal {{ rewrite-prefix \"/locked-files/\" \"/\"; files files; basic-auth \"x\" file=users; }}\n\
          route \"/guarded-files/\" entry=internal {{ rewrite-prefix \"/guarded-files/\" \"/\"; files files\n\
              forward-auth \"{verifier}\" path=\"/check\"; request-limit 1; }}\n\
+         route \"/limited-files/\" entry=internal {{ rewrite-prefix \"/limited-files/\" \"/\"; files files; rate-limit \"1/h\"; }}\n\
          route \"/elsewhere/\" entry=internal {{ proxy other; x-accel off; }}\n\
          route \"/form\" {{ proxy app; deny all; error-page 403 to=\"/denied\"; }}\n\
          route \"/denied\" {{ proxy app; }}\n\
@@ -175,6 +177,9 @@ fn the_page_of_an_error_is_got_without_the_body_of_the_request() {
         let post = setup.ask("POST /form", fields);
         assert_eq!((post.status, post.text().as_str()), (403, "GET /denied "), "{fields}");
     }
+    // Nothing has counted the request before.
+    assert_eq!(setup.got("GET /limited"), (200, FILE.to_owned()));
+    assert_eq!(setup.got("GET /limited").0, 429);
 }
 
 #[test]

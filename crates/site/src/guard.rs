@@ -9,7 +9,7 @@ use super::compiled::{CompiledGate, CompiledRate, Key};
 use super::concurrency::{GateResult, Permit};
 use super::facts::Uses;
 use super::fields::push_line;
-use super::limit_status::LimitStatus;
+use super::limit_status::{Count, LimitStatus};
 use super::page_request::PageRequest;
 use super::passwords::{Busy, Login};
 use super::plan::Verdict;
@@ -100,14 +100,18 @@ pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Ne
 /// # Source
 /// `RateLimit-Policy` (`q`, `w`) and `RateLimit` (`r`, `t`) are from draft-ietf-httpapi-ratelimit-headers-10.
 fn count(worker: &SiteWorker, context: &mut RequestContext<'_>, is_of_user: bool) -> Next {
-    let was_limited = context.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.was_limited);
-    if was_limited || context.resolution.is_for_render {
-        // It was counted before, or the request of the crawler was.
+    if context.resolution.is_for_render {
+        // The request of the crawler was counted.
         return Next::Continue(());
     }
+    let counts = &context.progress.counts;
+    let before = if is_of_user { counts.user_rates } else { counts.rates };
     let mut scarcest: Option<(Admission, &str)> = None;
     let mut refused = None;
-    for rate in rates_of(context, is_of_user) {
+    for rate in rates_of(context, is_of_user, before) {
+        let counts = &mut context.progress.counts;
+        let count = if is_of_user { &mut counts.user_rates } else { &mut counts.rates };
+        count.add(rate.is_dry_run);
         let key = number_of(worker, &rate.key, context);
         let admission = rate.buckets.take(key, rate.burst, clock::nanoseconds());
         if let Some((_, name)) = &rate.field_values
@@ -141,13 +145,11 @@ fn count(worker: &SiteWorker, context: &mut RequestContext<'_>, is_of_user: bool
             }
         }
     }
-    let rates = rates_of(context, is_of_user);
+    let rates = rates_of(context, is_of_user, before);
     let lines = &mut context.progress.needs.rate_lines;
     if let Some((admission, name)) = scarcest {
-        let policies: Vec<&str> = rates
-            .filter_map(|rate| rate.field_values.as_ref())
-            .map(|(policy, _)| &**policy)
-            .collect();
+        let policies: Vec<&str> =
+            rates.filter_map(|rate| rate.field_values.as_ref()).map(|(policy, _)| &**policy).collect();
         push_line(b"RateLimit-Policy", policies.join(", ").as_bytes(), lines);
         let (left, seconds) = (admission.remaining, whole_seconds(admission));
         push_line(b"RateLimit", format!("{name};r={left};t={seconds}").as_bytes(), lines);
@@ -161,13 +163,14 @@ fn count(worker: &SiteWorker, context: &mut RequestContext<'_>, is_of_user: bool
     }
 }
 
-/// The rates of the route that depend on the user, or those that do not.
+/// The rates of the route that depend on the user, or those that do not, if they still count the request.
 fn rates_of<'a>(
     context: &RequestContext<'a>,
     is_of_user: bool,
+    before: Count,
 ) -> impl Iterator<Item = &'a CompiledRate> + use<'a> {
     let all = context.all_guards().flat_map(|guards| &guards.rates);
-    all.filter(move |rate| rate.is_of_user == is_of_user)
+    all.filter(move |rate| rate.is_of_user == is_of_user && before.admits(rate.is_dry_run))
 }
 
 /// 204 for a CORS preflight.
@@ -326,15 +329,20 @@ pub(super) fn length(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
 
 /// Takes a permit of each limit of concurrent requests. A request that has waited for one goes on with the next limit.
 pub(super) fn concurrency(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    let was_limited = context.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.was_limited);
-    if was_limited || context.resolution.is_for_render {
-        // It has its permits, or the request of the crawler has them, and waits for it.
+    if context.resolution.is_for_render {
+        // The request of the crawler has its permits, and waits for it.
         return Next::Continue(());
     }
-    let entered = context.progress.needs.permits.len();
-    for CompiledGate { key, gate, is_dry_run } in
-        context.all_guards().flat_map(|guards| &guards.gates).skip(entered)
-    {
+    let before = context.progress.counts.concurrency;
+    let all = context.all_guards().flat_map(|guards| &guards.gates);
+    let gates = all.filter(move |gate| before.admits(gate.is_dry_run));
+    // Only once it has passed all of them: it may wait for several.
+    let mut count = before;
+    for (at, CompiledGate { key, gate, is_dry_run }) in gates.enumerate() {
+        count.add(*is_dry_run);
+        if at < context.progress.gates_passed {
+            continue;
+        }
         let result = gate.enter(number_of(worker, key, context));
         let (progress, is_dry_run) = (&mut context.progress, *is_dry_run);
         match result {
@@ -347,11 +355,12 @@ pub(super) fn concurrency(worker: &SiteWorker, context: &mut RequestContext<'_>)
                 return Next::Break(Outcome::Suspend(Event::Permit(permit, gate.clone()), Step::Concurrency));
             }
             GateResult::Full => {
-                progress.identity.limits.concurrency.add(LimitStatus::Rejected);
+                progress.turn_away();
                 return Next::Break(Outcome::Refuse(Refusal::Busy(gate.status)));
             }
         }
     }
+    context.progress.counts.concurrency = count;
     Next::Continue(())
 }
 

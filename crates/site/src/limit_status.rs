@@ -22,6 +22,42 @@ pub(crate) struct LimitStatuses {
     pub(crate) concurrency: LimitStatus,
 }
 
+/// Whether limits of a kind have counted a request. Those of a later route do not count it again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Count {
+    #[default]
+    No,
+    /// Only limits that are dry runs.
+    DryRun,
+    Yes,
+}
+
+/// The same by kind.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) rates: Count,
+    /// Rates that depend on the user.
+    pub(crate) user_rates: Count,
+    pub(crate) concurrency: Count,
+}
+
+impl Counts {
+    pub(crate) const ALL: Counts =
+        Counts { rates: Count::Yes, user_rates: Count::Yes, concurrency: Count::Yes };
+}
+
+impl Count {
+    /// Whether a limit still counts the request.
+    pub(crate) fn admits(self, is_dry_run: bool) -> bool {
+        self == Count::No || self == Count::DryRun && !is_dry_run
+    }
+
+    /// A limit has counted it.
+    pub(crate) fn add(&mut self, is_dry_run: bool) {
+        *self = (*self).max(if is_dry_run { Count::DryRun } else { Count::Yes });
+    }
+}
+
 impl LimitStatus {
     /// Notes a decision of one more limit.
     pub(crate) fn add(&mut self, decision: LimitStatus) {

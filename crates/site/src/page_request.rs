@@ -10,6 +10,7 @@ use flatout_wire::head::parse_kept;
 use flatout_wire::{Method, Status};
 
 use super::compiled::{CompiledAction, CompiledRoute};
+use super::limit_status::Counts;
 use super::reroute::CompiledReroute;
 use super::steps::{Identity, Progress, RequestContext, Step};
 use super::upstream_redirect::kept_of_error;
@@ -27,6 +28,7 @@ pub(crate) struct PageRequest {
     announced: Option<Rc<Announced>>,
     user: Vec<u8>,
     certificate: Option<PeerCertificate>,
+    counts: Counts,
 }
 
 /// The error whose page is made.
@@ -57,6 +59,7 @@ impl PageRequest {
             announced: request.announced(),
             user: progress.identity.user.clone(),
             certificate: progress.identity.certificate.clone(),
+            counts: progress.counts,
         }
     }
 
@@ -102,6 +105,8 @@ impl PageRequest {
             ..Identity::default()
         };
         progress.identity.noted.number = self.number;
+        // A request is counted where it goes, not where that is decided.
+        progress.counts = if step > Step::Authority { Counts::ALL } else { self.counts };
         let mut page = Response::new();
         page.set_note(error.note);
         let reply = self.run(request, progress, (to, step), error, kept, &mut page)?;
@@ -121,9 +126,7 @@ impl PageRequest {
         if !context.reroute(&self.worker, to, Some((error.status, error.is_kept))) {
             return None;
         }
-        // The limits counted the request already.
         if let Some(rerouted) = &mut context.progress.rerouted {
-            rerouted.was_limited = true;
             rerouted.kept = kept;
             rerouted.note = error.note;
             rerouted.is_decision = step > Step::Authority;

@@ -38,8 +38,6 @@ pub(crate) struct Rerouted {
     pub(crate) error: Option<Status>,
     /// The status of the error is not kept.
     pub(crate) has_own_status: bool,
-    /// It was counted by limits before.
-    pub(crate) was_limited: bool,
     /// Fields of the response that is replaced: of an upstream that has sent it here, or of the error.
     pub(crate) kept: Vec<(String, Vec<u8>)>,
     /// Its client, if a route that it came by has decided that: it stays who it is.
@@ -139,8 +137,6 @@ impl RequestContext<'_> {
             CompiledReroute::Named(at) => Some(*at),
             CompiledReroute::Path(..) => None,
         };
-        let was_limited =
-            self.all_guards().any(|guards| !guards.rates.is_empty() || !guards.gates.is_empty());
         let client = self.decided_client();
         let before = self.progress.rerouted.take();
         let error_before = before.as_ref().and_then(|before| before.error);
@@ -152,7 +148,6 @@ impl RequestContext<'_> {
                 Some((_, is_kept)) => !is_kept,
                 None => before.as_ref().is_some_and(|before| before.has_own_status),
             },
-            was_limited: was_limited || before.is_some_and(|before| before.was_limited),
             kept: error.map_or_else(Vec::new, |_| kept_of_error(self.response)),
             client,
             note: 0,
@@ -171,7 +166,7 @@ impl RequestContext<'_> {
         true
     }
 
-    /// Sends the request where its upstream has left the response to. The limits have counted it.
+    /// Sends the request where its upstream has left the response to.
     pub(crate) fn follow_upstream(&mut self, worker: &SiteWorker, redirect: UpstreamRedirect) {
         let UpstreamRedirect { goal, named, kept, reroutes } = redirect;
         let client = self.decided_client();
@@ -180,7 +175,6 @@ impl RequestContext<'_> {
             named,
             error: None,
             has_own_status: false,
-            was_limited: true,
             kept,
             client,
             note: 0,
@@ -199,6 +193,7 @@ impl RequestContext<'_> {
     fn restart(&mut self, worker: &SiteWorker) {
         self.progress.step = Step::Maintenance;
         self.progress.blocks = None;
+        self.progress.gates_passed = 0;
         // The other route checks for itself.
         self.progress.is_satisfied = false;
         self.progress.identity.user.clear();

@@ -14,7 +14,7 @@ use super::concurrency::Permit;
 use super::facts::{Noted, Uses};
 use super::finish::{Finishers, Needs};
 use super::handler::location;
-use super::limit_status::{LimitStatus, LimitStatuses};
+use super::limit_status::{Count, Counts, LimitStatus, LimitStatuses};
 use super::rate::PaceDelay;
 use super::render::View;
 use super::reroute::Rerouted;
@@ -151,6 +151,10 @@ pub(crate) struct Progress {
     pub(crate) is_satisfied: bool,
     /// It continues at another route.
     pub(crate) rerouted: Option<Box<Rerouted>>,
+    /// Which limits have counted it, of this route or of one before.
+    pub(crate) counts: Counts,
+    /// The limits of concurrent requests of this route that it has passed.
+    pub(crate) gates_passed: usize,
     /// It has to be delayed to an even rate.
     pub(crate) waits: Option<PaceDelay>,
     /// The response for which it waited.
@@ -400,6 +404,8 @@ impl Progress {
             decision: None,
             is_satisfied: false,
             rerouted: None,
+            counts: Counts::default(),
+            gates_passed: 0,
             waits: None,
             made: None,
         }
@@ -408,6 +414,13 @@ impl Progress {
     /// Stores a permit that the request waited for.
     pub(crate) fn enter(&mut self, permit: Permit, status: LimitStatus) {
         self.needs.permits.push(permit);
+        self.gates_passed += 1;
         self.identity.limits.concurrency.add(status);
+    }
+
+    /// It gets no permit.
+    pub(crate) fn turn_away(&mut self) {
+        self.counts.concurrency = Count::Yes;
+        self.identity.limits.concurrency.add(LimitStatus::Rejected);
     }
 }

@@ -117,7 +117,7 @@ impl Event {
             Event::Permit(permit, gate) => match clock::timeout(gate.queue_time_max, permit).await {
                 Ok(Ok(permit)) => progress.enter(permit, LimitStatus::Passed),
                 Ok(Err(_)) | Err(_) => {
-                    progress.identity.limits.concurrency.add(LimitStatus::Rejected);
+                    progress.turn_away();
                     progress.refusal = Some(Refusal::Busy(gate.status));
                 }
             },

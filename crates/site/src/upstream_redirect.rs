@@ -12,6 +12,7 @@ use flatout_wire::{Method, Status};
 use tokio::sync::oneshot;
 
 use super::compiled::CompiledSite;
+use super::limit_status::Counts;
 use super::plan::{RouteEntry, SendfileFolder};
 use super::reroute::REROUTES_MAX;
 use super::rewrite::Goal;
@@ -34,6 +35,7 @@ pub(crate) struct RedirectRequest {
     followed: TrustedFields,
     user: Vec<u8>,
     certificate: Option<PeerCertificate>,
+    counts: Counts,
     /// How often it has continued at another route.
     reroutes: u8,
 }
@@ -66,6 +68,7 @@ impl RedirectRequest {
             followed,
             user: progress.identity.user.clone(),
             certificate: progress.identity.certificate.clone(),
+            counts: progress.counts,
             reroutes: progress.rerouted.as_ref().map_or(0, |rerouted| rerouted.count()),
         }
     }
@@ -103,6 +106,7 @@ impl RedirectRequest {
         };
         progress.identity.noted.number = self.request.origin.number();
         progress.needs.signal = Some(signal);
+        progress.counts = self.counts;
         let redirect =
             UpstreamRedirect { goal, named, kept: kept(response, self.followed), reroutes: self.reroutes };
         let (worker, note) = (self.worker.clone(), response.note());

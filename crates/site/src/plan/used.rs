@@ -47,11 +47,7 @@ fn of_site<'p>(site: &'p Site, visit: Visit<'_, 'p>) {
         match action {
             Action::Redirect { to: text, .. } | Action::Respond { body: text, .. } => of_text(text, visit),
             Action::Reroute(to) => of_reroute(to, visit),
-            Action::Files(_)
-            | Action::Proxy(_)
-            | Action::Push(_)
-            | Action::StubStatus
-            | Action::Close => {}
+            Action::Files(_) | Action::Proxy(_) | Action::Push(_) | Action::StubStatus | Action::Close => {}
         }
     }
 }

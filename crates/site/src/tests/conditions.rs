@@ -198,6 +198,54 @@ fn limits_that_are_dry_runs_report_their_verdicts() {
     assert_eq!(statuses("/dry"), expected(200, "REJECTED_DRY_RUN.", "PASSED."));
 }
 
+/// A request that continues elsewhere is counted by the limits of the first of its routes that has got to count it.
+#[test]
+fn limits_of_another_route_count_what_nothing_has_counted() {
+    // Dry runs have limits of their own.
+    let rate = |burst, fields, is_dry_run: bool| RateUse {
+        rate: is_dry_run.into(),
+        burst,
+        delay: None,
+        status: 429,
+        fields,
+        is_dry_run,
+    };
+    let rated = |is_dry_run| Rules { rates: vec![rate(0, false, is_dry_run)], ..Rules::default() };
+    let gated = |is_dry_run: bool| Rules {
+        concurrency: vec![ConcurrencyUse { limit: is_dry_run.into(), is_dry_run }],
+        ..Rules::default()
+    };
+    let closed = |rules: Rules| {
+        let mut route = to_upstream("/");
+        route.rules = rules;
+        route.rules.access = vec![Access { verdict: Verdict::Deny, peers: Peers::All }];
+        route.rules.error_pages = vec![page_from(400..=499, "@app", false)];
+        route
+    };
+    let on = |rules: Rules| Route { rules, ..reroute(PathMatch::prefix("/"), "@app") };
+    let app = |rules: Rules| named("@app", Route { rules, ..to_upstream("/") });
+    for (name, first, second, expected) in [
+        ("refused before rates", closed(rated(false)), app(rated(false)), [200, 429]),
+        ("refused before limits", closed(gated(false)), app(gated(false)), [200, 503]),
+        ("a dry run of a rate", on(rated(true)), app(rated(false)), [200, 429]),
+        ("a dry run of a limit", on(gated(true)), app(gated(false)), [200, 503]),
+        ("a dry run behind a rate", on(rated(false)), app(rated(true)), [200, 429]),
+        ("counted once", on(gated(false)), app(gated(false)), [200, 503]),
+        ("no limit", on(Rules::default()), app(rated(false)), [200, 429]),
+    ] {
+        let mut plan = plan_of(vec![first, second]);
+        [add_limits, add_limits].iter().for_each(|add| add(0, &mut plan));
+        let client = TestClient::new(&plan);
+        assert_eq!([client.get("/held").status, client.get("/held").status], expected, "{name}");
+    }
+    // A dry run counts it once too.
+    let dry = || Rules { rates: vec![rate(5, true, true)], ..Rules::default() };
+    let mut plan = plan_of(vec![on(dry()), app(dry())]);
+    [add_limits, add_limits].iter().for_each(|add| add(0, &mut plan));
+    let answer = TestClient::new(&plan).get("/");
+    assert!(answer.fields.contains("r=5") && !answer.fields.contains("r=4"), "{answer:?}");
+}
+
 #[test]
 fn limits_under_conditions_count_only_their_requests() {
     let mut plan = plan_of(vec![to_upstream("/")]);

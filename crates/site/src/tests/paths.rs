@@ -290,7 +290,8 @@ fn no_reading_evades_the_rules_of_a_path_by_another_route() {
         for path in ["/x", "/x/y%20z", "/x;y", "/x%2Fy"] {
             assert_eq!(client.get(&format!("{prefix}{path}")).status, 200, "{name} {path}");
         }
-        for path in ["/x/..;/admin/secret", "/x%2F..%2Fadmin/secret", "/admin;x/secret", "/%2561dmin/secret"] {
+        for path in ["/x/..;/admin/secret", "/x%2F..%2Fadmin/secret", "/admin;x/secret", "/%2561dmin/secret"]
+        {
             let answer = client.get(&format!("{prefix}{path}"));
             assert_eq!(answer.status, 400, "{name} {path} {:?}", client.fake.sent.borrow().last());
             assert!(answer.body.contains("the path is ambiguous"), "{answer:?}");

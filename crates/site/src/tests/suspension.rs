@@ -255,7 +255,8 @@ fn fields_of_the_auth_service_are_known_wherever_they_are_used() {
 /// A value may be used, by a condition, before the password is checked.
 #[test]
 fn values_that_depend_on_the_user_are_made_again_when_it_is_known() {
-    let early = block("$s0 == 'nobody'", Rules { request_fields: vec![sets("X-In", "yes")], ..Rules::default() });
+    let early =
+        block("$s0 == 'nobody'", Rules { request_fields: vec![sets("X-In", "yes")], ..Rules::default() });
     let rules = |basic_auth| Rules {
         basic_auth,
         request_fields: vec![sets("X-Who", "$s0")],
@@ -358,8 +359,7 @@ fn users_are_counted_when_they_are_known() {
         window: Duration::from_secs(60),
         keys_max: 16,
     };
-    plan.rates =
-        vec![rate("a", "$host", 1), rate("b", "$remote_user", 1), rate("c", "$remote_user", 60_000)];
+    plan.rates = vec![rate("a", "$host", 1), rate("b", "$remote_user", 1), rate("c", "$remote_user", 60_000)];
     let client = TestClient::new(&plan);
     for (path, second) in [("/block", 429), ("/key", 429), ("/delay", 200)] {
         for (fields, status) in [("", 401), (WRONG, 401), (RIGHT, 200), (RIGHT, second), ("", 401)] {
