@@ -20,6 +20,10 @@ route "/bad" { response-header set "X-Accel-Redirect" "../etc/passwd"; respond 2
 route "/above" { response-header set "X-Accel-Redirect" "/%2e%2e/etc/passwd"; respond 200 ""; }
 route "/locked" { response-header set "X-Accel-Redirect" "/locked-files/a%20b.txt"; respond 200 ""; }
 route "/guarded" { response-header set "X-Accel-Redirect" "/guarded-files/a%20b.txt"; respond 200 ""; }
+route "/moved" { response-header set "X-Accel-Redirect" "/moved-files/a%20b.txt"
+    response-header set "Content-Type" "app/type"; response-header add "Set-Cookie" "id=1"; respond 200 ""; }
+route "/lost" { response-header set "X-Accel-Redirect" "/lost-files/none.txt"
+    response-header set "Content-Type" "app/type"; response-header add "Set-Cookie" "id=1"; respond 200 ""; }
 route "/limited" { response-header set "X-Accel-Redirect" "/limited-files/a%20b.txt"; respond 200 ""; }
 route "/error" { response-header set "X-Accel-Redirect" "/private/a%20b.txt"; respond 500 "broken"; }
 route "/big" { response-header set "X-Accel-Redirect" "/private/a%20b.txt"; files folder; }
@@ -59,6 +63,10 @@ fn setup(settings: &str) -> Setup {
          route \"/locked-files/\" entry=internal {{ rewrite-prefix \"/locked-files/\" \"/\"; files files; basic-auth \"x\" file=users; }}\n\
          route \"/guarded-files/\" entry=internal {{ rewrite-prefix \"/guarded-files/\" \"/\"; files files\n\
              forward-auth \"{verifier}\" path=\"/check\"; request-limit 1; }}\n\
+         route \"^/moved-files/(.*)$\" match=regex entry=internal {{ reroute \"/private/$1\"; }}\n\
+         route \"/lost-files/\" entry=internal {{ rewrite-prefix \"/lost-files/\" \"/\"; files files\n\
+             error-page 404 to=\"/sorry\" status=own; }}\n\
+         route \"/sorry\" {{ respond 200 \"sorry\"; }}\n\
          route \"/limited-files/\" entry=internal {{ rewrite-prefix \"/limited-files/\" \"/\"; files files; rate-limit \"1/h\"; }}\n\
          route \"/elsewhere/\" entry=internal {{ proxy other; x-accel off; }}\n\
          route \"/form\" {{ proxy app; deny all; error-page 403 to=\"/denied\"; }}\n\
@@ -114,6 +122,13 @@ fn an_upstream_sends_a_file_of_another_route() {
     assert_eq!((post.status, post.text().as_str()), (200, FILE));
     // The path is not open to anybody else.
     assert_eq!(setup.got("GET /private/a%20b.txt").0, 404);
+    // One more route does not lose what the upstream says, and the page of an error has its cookies.
+    for (path, text, of_upstream) in [("/moved", FILE, true), ("/lost", "sorry", false)] {
+        let answer = setup.ask(&format!("GET {path}"), "");
+        assert_eq!((answer.status, answer.text().as_str()), (200, text), "{path}");
+        assert_eq!(answer.field("content-type") == Some("app/type"), of_upstream, "{path}");
+        assert_eq!(answer.field("set-cookie"), Some("id=1"), "{path}");
+    }
 }
 
 #[test]

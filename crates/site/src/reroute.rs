@@ -13,7 +13,7 @@ use super::plan::{Piece, Plan, Reroute, RouteEntry, Template, Variable};
 use super::render::{Paths, Text, View, escape_unsafe};
 use super::rewrite::{Goal, split_at_question_mark};
 use super::steps::{RequestContext, Step};
-use super::upstream_redirect::{UpstreamRedirect, kept_of_error};
+use super::upstream_redirect::{UpstreamRedirect, goes_with_errors, kept_of_error};
 use super::worker::SiteWorker;
 use flatout_gateway::{Client, ResponseOrigin};
 
@@ -30,7 +30,7 @@ pub(crate) enum CompiledReroute {
 }
 
 /// A request that continues at another route.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Rerouted {
     pub(crate) goal: Goal<'static>,
     pub(crate) named: Option<usize>,
@@ -138,22 +138,15 @@ impl RequestContext<'_> {
             CompiledReroute::Path(..) => None,
         };
         let client = self.decided_client();
-        let before = self.progress.rerouted.take();
-        let error_before = before.as_ref().and_then(|before| before.error);
-        self.progress.rerouted = Some(Box::new(Rerouted {
-            goal,
-            named,
-            error: error.map(|(status, _)| status).or(error_before),
-            has_own_status: match error {
-                Some((_, is_kept)) => !is_kept,
-                None => before.as_ref().is_some_and(|before| before.has_own_status),
-            },
-            kept: error.map_or_else(Vec::new, |_| kept_of_error(self.response)),
-            client,
-            note: 0,
-            is_decision: false,
-            count,
-        }));
+        // What it brings stays with it.
+        let before = self.progress.rerouted.take().unwrap_or_default();
+        let mut rerouted = Rerouted { goal, named, client, count, ..*before };
+        if let Some((status, is_kept)) = error {
+            (rerouted.error, rerouted.has_own_status) = (Some(status), !is_kept);
+            rerouted.kept.retain(|(name, _)| goes_with_errors(name));
+            rerouted.kept.extend(kept_of_error(self.response));
+        }
+        self.progress.rerouted = Some(Box::new(rerouted));
         self.restart(worker);
         if error.is_some() {
             // A page is got, whatever was wanted, and with whatever content.
@@ -173,13 +166,10 @@ impl RequestContext<'_> {
         self.progress.rerouted = Some(Box::new(Rerouted {
             goal,
             named,
-            error: None,
-            has_own_status: false,
             kept,
             client,
-            note: 0,
-            is_decision: false,
             count: reroutes + 1,
+            ..Rerouted::default()
         }));
         self.restart(worker);
     }

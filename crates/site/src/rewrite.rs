@@ -34,7 +34,7 @@ enum From {
 }
 
 /// The current path, in its normal form, and query of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Goal<'a> {
     pub(crate) path: Cow<'a, [u8]>,
     pub(crate) query: Option<Cow<'a, [u8]>>,

@@ -182,16 +182,14 @@ pub(crate) fn apply_kept(kept: &[(String, Vec<u8>)], response: &mut Response) {
         return;
     }
     let is_error = response.status().code() >= 400;
-    let is_of_error = |name: &str| is_one(name.as_bytes(), &OF_ERROR);
     let own: Vec<&str> = OF_ERROR.into_iter().filter(|name| response.field(name).is_some()).collect();
-    let is_field =
-        |name: &str| name != LIMIT_RATE && (!is_error || name == "set-cookie" || is_of_error(name));
+    let is_field = |name: &str| name != LIMIT_RATE && (!is_error || goes_with_errors(name));
     for (name, value) in kept.iter().filter(|(name, _)| is_field(name)) {
         if own.iter().any(|own| own.eq_ignore_ascii_case(name)) {
             continue;
         }
         // There may be several challenges, as there may be several cookies.
-        if name != "set-cookie" && !is_of_error(name) {
+        if !goes_with_errors(name) {
             response.remove_header(name);
         }
         response.header(name, value);
@@ -209,6 +207,11 @@ fn kept(response: &Response, followed: TrustedFields) -> Vec<(String, Vec<u8>)> 
     let mut kept = fields_of(response, |name| is_one(name, &KEPT) && (followed.accel || !is_rate(name)));
     kept.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
     kept
+}
+
+/// Whether a field stays if the response that takes its place is an error.
+pub(crate) fn goes_with_errors(name: &str) -> bool {
+    name == "set-cookie" || is_one(name.as_bytes(), &OF_ERROR)
 }
 
 /// The fields that the page for a response gets from it.

@@ -29,9 +29,23 @@ fn the_page_of_a_401_keeps_its_challenge() {
     let own = Route { rules: with(Some(basic("secret"))), ..to_upstream("/own") };
     let other = Route { rules: with(None), ..to_upstream("/other") };
     let help = respond(plan::PathMatch::prefix("/help"), "how to log in");
-    let client = TestClient::new(&plan_of(vec![own, other, help]));
+    // The page may be at one more route.
+    let to = plan::Reroute::Path(Template::text("/on"));
+    let source = PageSource::Route { to, keeps_status: true };
+    let page = Page { content_type: String::new(), source };
+    let rules = Rules {
+        basic_auth: Some(basic("secret")),
+        error_pages: vec![ErrorPage { page, ..error_page.clone() }],
+        ..Rules::default()
+    };
+    let twice = Route { rules, ..to_upstream("/twice") };
+    let to = plan::Reroute::Path(Template::text("/help"));
+    let on = Route::new(PathMatch::prefix("/on"), Action::Reroute(to));
+    let client = TestClient::new(&plan_of(vec![own, other, help, twice, on]));
     let challenged = "X-Status: 401\r\nX-Challenge: Basic realm=\"theirs\"\r\n";
-    for (path, fields, expected) in [("/own", "", "inside"), ("/other", challenged, "theirs")] {
+    for (path, fields, expected) in
+        [("/own", "", "inside"), ("/twice", "", "inside"), ("/other", challenged, "theirs")]
+    {
         let response = client.ask("GET", path, fields);
         assert_eq!((response.status, response.body.as_str()), (401, "how to log in"), "{path}");
         assert_eq!(
