@@ -140,6 +140,8 @@ fn count(worker: &SiteWorker, context: &mut RequestContext<'_>, is_of_user: bool
             }
             Ok(_) => {}
             Err(TooMany) => {
+                // Its page does not wait for a rate before.
+                context.progress.waits = None;
                 refused = Some((admission, rate.status));
                 break;
             }

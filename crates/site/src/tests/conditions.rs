@@ -247,6 +247,23 @@ fn limits_of_another_route_count_what_nothing_has_counted() {
 }
 
 #[test]
+fn the_page_of_a_refused_request_does_not_wait() {
+    let rate =
+        |rate, burst, delay| RateUse { rate, burst, delay, status: 429, fields: false, is_dry_run: false };
+    let mut route = to_upstream("/");
+    route.rules.rates = vec![rate(0, 9, Some(0)), rate(1, 0, None)];
+    route.rules.error_pages = vec![page_from(429..=429, "@page", true)];
+    let mut plan = plan_of(vec![route, named("@page", respond(PathMatch::prefix("/"), "too many"))]);
+    [add_limits, add_limits].iter().for_each(|add| add(0, &mut plan));
+    let client = TestClient::new(&plan);
+    assert_eq!(client.get("/").status, 200);
+    let (Reply::Now, response) = client.reply(Some("192.0.2.1"), "GET / HTTP/1.1\r\nHost: a\r\n\r\n") else {
+        panic!("it waits")
+    };
+    assert_eq!((answer(&response).status, answer(&response).body.as_str()), (429, "too many"));
+}
+
+#[test]
 fn limits_under_conditions_count_only_their_requests() {
     let mut plan = plan_of(vec![to_upstream("/")]);
     add_limits(0, &mut plan);
