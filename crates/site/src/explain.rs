@@ -204,7 +204,7 @@ impl Compiled {
             },
         };
         let identity = Identity::default();
-        let arrival = Arrival { listener: *listener, peer: *peer, is_tls: *is_tls };
+        let arrival = Arrival { listener: *listener, peer: *peer, announcer: None, is_tls: *is_tls };
         let origin = Origin { arrival, request: None, identity: &identity, rerouted: None };
         let mut resolution = self.resolve(&head, path, &origin);
         let ruling = resolution.site.zip(resolution.ruling_route());

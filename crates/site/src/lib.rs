@@ -204,7 +204,8 @@ impl Sites {
         match begun.head {
             Some(head) if self.compiled.names_clients => {
                 let &Begun { listener, peer, tls, .. } = begun;
-                self.compiled.named_client(head, Arrival { listener, peer, is_tls: tls.is_some() })
+                self.compiled
+                    .named_client(head, Arrival { listener, peer, announcer: None, is_tls: tls.is_some() })
             }
             _ => None,
         }

@@ -27,6 +27,8 @@ pub(crate) struct Arrival {
     pub(crate) listener: u16,
     /// The peer of its connection; `None` also if it is not known yet.
     pub(crate) peer: Option<SocketAddr>,
+    /// The peer that has announced this one in a PROXY protocol header, if not all sites trust the same peers; `None` in it is a Unix socket.
+    pub(crate) announcer: Option<Option<SocketAddr>>,
     pub(crate) is_tls: bool,
 }
 
@@ -169,13 +171,15 @@ impl Compiled {
 
     /// The client of a request that has come to a site, and whether it is a renderer.
     fn client(&self, site: Option<usize>, head: &Head<'_>, arrival: Arrival) -> (Client, bool) {
-        let Arrival { listener, peer, is_tls } = arrival;
+        let Arrival { listener, peer, announcer, is_tls } = arrival;
         let found = site.and_then(|at| self.site(at));
         // The renderer's socket is a Unix socket.
         if peer.is_none() && found.is_some_and(|site| site.renderer == Some(listener)) {
             return (of_renderer(head), true);
         }
         let clients = found.map_or(&self.clients, |site| &site.clients);
+        // Only another site at this listener trusts it.
+        let peer = announcer.filter(|announcer| !clients.believes(*announcer)).unwrap_or(peer);
         (clients.client(head, peer, is_tls), false)
     }
 

@@ -235,8 +235,13 @@ impl<'a> RequestContext<'a> {
         mut progress: Progress,
         response: &'a mut Response,
     ) -> RequestContext<'a> {
-        let arrival =
-            Arrival { listener: request.listener, peer: request.peer, is_tls: request.tls.is_some() };
+        let announced = if worker.compiled.trusts_differ { request.announced() } else { None };
+        let arrival = Arrival {
+            listener: request.listener,
+            peer: request.peer,
+            announcer: announced.map(|announced| announced.peer),
+            is_tls: request.tls.is_some(),
+        };
         if progress.identity.certificate.is_none() {
             progress.identity.certificate = request.tls.and_then(|tls| tls.client_certificate());
         }

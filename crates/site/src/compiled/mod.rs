@@ -45,6 +45,8 @@ pub(crate) struct Compiled {
     pub(crate) clients: Arc<Clients>,
     /// A client may be another one than the peer of its connection, because of fields.
     pub(crate) names_clients: bool,
+    /// Not all sites trust the same peers.
+    pub(crate) trusts_differ: bool,
     pub(crate) tables: Arc<Tables>,
     /// The names of upstreams, in their order.
     pub(crate) upstreams: Arc<[String]>,
@@ -139,6 +141,7 @@ impl Compiled {
         Ok(Compiled {
             hosts: Hosts::new(&plan.sites)?,
             names_clients: clients.are_named() || sites.iter().any(|site| site.clients.are_named()),
+            trusts_differ: differ(plan.sites.iter().map(|site| &site.trust.proxies)),
             sites,
             clients,
             tables,
@@ -158,6 +161,7 @@ impl Compiled {
             hosts: self.hosts.clone(),
             clients: self.clients.clone(),
             names_clients: self.names_clients,
+            trusts_differ: self.trusts_differ,
             tables: self.tables.clone(),
             upstreams: self.upstreams.clone(),
             addresses: self.addresses.clone(),
@@ -225,6 +229,11 @@ impl Compiled {
             }
         }
     }
+}
+
+fn differ<T: PartialEq>(mut all: impl Iterator<Item = T>) -> bool {
+    let first = all.next();
+    all.any(|other| first.as_ref() != Some(&other))
 }
 
 impl Compiled {

@@ -8,6 +8,7 @@ use super::super::plan::{
     Variable, Verdict, When, WhenBlock,
 };
 use super::*;
+use flatout_engine::Announced;
 use flatout_observe::observed::NO_SITE;
 
 fn page(text: &str) -> Page {
@@ -471,6 +472,46 @@ fn a_route_may_trust_other_proxies_than_its_site() {
     assert_eq!(ask("10.0.0.1", "/own", "203.0.113.1").status, 200);
     assert!(ask("192.0.2.1", "/own", "198.51.100.1").fields.contains("X-Inner: yes"));
     assert!(!ask("10.0.0.1", "/own", "198.51.100.1").fields.contains("X-Inner"));
+}
+
+/// A listener takes the client from a PROXY header if one of its sites trusts the peer. The others do not.
+#[test]
+fn a_site_believes_only_the_peers_that_it_trusts() {
+    let site = |host: &str, trusted: &str| {
+        let mut route = respond(PathMatch::prefix("/"), "$remote_addr");
+        route.rules.access = vec![access(Verdict::Allow, "192.0.2.1"), access(Verdict::Deny, "all")];
+        let proxies = trusted.split_terminator(' ').map(|text| text.parse().unwrap()).collect();
+        let trust = Trust { proxies, from: AddressFrom::ProxyProtocol };
+        let hosts = vec![plan::Host::Exact(host.to_owned())];
+        Site { name: host.to_owned(), hosts, trust, routes: vec![route], ..Site::default() }
+    };
+    let mut plan = plan_of(Vec::new());
+    plan.sites =
+        [site("a", "10.0.0.0/8 unix"), site("b", ""), site("c", "10.0.0.1")].map(Into::into).to_vec();
+    let client = TestClient::new(&plan);
+    let status = |host: &str, peer: Option<&str>| {
+        let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let mut spans = Vec::new();
+        let head = parse(text.as_bytes(), &mut spans, &HeadLimits::default()).unwrap().unwrap();
+        let address = |text: &str| SocketAddr::new(text.parse().unwrap(), 1);
+        let source = Some(address("192.0.2.1"));
+        let announced = Rc::new(Announced { source, target: None, peer: peer.map(address) });
+        let mut request = Request::detached_behind(Some(&announced), head, b"/", RequestBody::NONE);
+        request.peer = source;
+        let mut response = Response::new();
+        assert!(matches!(client.service.call(request, &mut response), Reply::Now));
+        response.status().code()
+    };
+    for (host, peer, expected) in [
+        ("a", Some("10.9.9.9"), 200),
+        ("b", Some("10.9.9.9"), 403),
+        ("c", Some("10.9.9.9"), 403),
+        ("c", Some("10.0.0.1"), 200),
+        ("a", None, 200),
+        ("c", None, 403),
+    ] {
+        assert_eq!(status(host, peer), expected, "{host} {peer:?}");
+    }
 }
 
 #[test]
