@@ -448,6 +448,23 @@ fn a_thousand_sites_have_folders_of_their_own() {
     }
 }
 
+/// A request that has waited, here for the check of its password, is closed like another.
+#[test]
+fn connections_are_closed_without_a_response_behind_what_waits() {
+    let folder = Folder::new();
+    let hash = "$2y$05$abcdefghijklmnopqrstuuJ5oJ8pHWiK6GxCfX1GDZwm4mwHcvGZa";
+    let site = format!(
+        "route \"/\" {{ basic-auth Staff; auth-user a \"{hash}\"; error-page 401 to=\"@drop\"; respond 200 inside; }}\n\
+         route \"@drop\" {{ close; }}\n"
+    );
+    folder.write("site.kdl", site);
+    let server = served(&folder, &["--workers", "1"]);
+    for fields in ["", "Authorization: Basic YTp3cm9uZw==\r\n"] {
+        let said = server.exchange(&format!("GET / HTTP/1.1\r\nHost: t\r\n{fields}\r\n"));
+        assert!(said.is_empty(), "{fields} {:?}", said[0].text());
+    }
+}
+
 #[test]
 fn names_by_expression_silence_and_bursts_that_wait() {
     attempts(bursts_that_wait);

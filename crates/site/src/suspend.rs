@@ -1,13 +1,13 @@
 //! Suspended requests, which resume at a step (`steps.rs`): after a delay, a password check, a response of an auth
 //! service, or when a permit is free.
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_engine::{BodyFault, Lane, OwnedBody, OwnedRequest, Reply, Request, Response, bug};
+use flatout_engine::{BodyFault, ExchangeKey, Lane, OwnedBody, OwnedRequest, Reply, Request, Response, bug};
 use flatout_lane::clock;
 use flatout_wire::Status;
 use tokio::sync::oneshot;
@@ -19,7 +19,7 @@ use super::limit_status::LimitStatus;
 use super::rate::PaceDelay;
 use super::steps::{Progress, Refusal};
 use super::worker::SiteWorker;
-use flatout_gateway::{AuthDecision, complete};
+use flatout_gateway::{Abandoned, AuthDecision, complete};
 
 /// What a suspended request waits for.
 pub(crate) enum Event {
@@ -64,9 +64,28 @@ pub(crate) fn suspend(
         let (signal, abandoned) = oneshot::channel();
         progress.needs.signal = Some(signal);
         let mut response = Response::new();
+        let key = suspended.origin.key();
         let reply = resume(&worker, suspended, progress, &mut response);
-        complete(reply, response, abandoned).await
+        complete_or_leave(&worker, key, reply, response, abandoned).await
     }))
+}
+
+/// The response of a request that has waited, or is continued for an upstream. It has not its connection: to close that is left to its
+/// exchange.
+pub(crate) async fn complete_or_leave(
+    worker: &SiteWorker,
+    key: ExchangeKey,
+    reply: Reply,
+    response: Response,
+    abandoned: Abandoned,
+) -> Response {
+    match (reply, &worker.lane) {
+        (Reply::Leave(takeover), Some(lane)) => {
+            lane.take_over(key, b"", takeover);
+            pending().await
+        }
+        (reply, _) => complete(reply, response, abandoned).await,
+    }
 }
 
 fn resume(

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use flatout_engine::tls::PeerCertificate;
 use flatout_engine::{ExchangeKey, OwnedRequest, Reply, Request, Response, bug};
 use flatout_gateway::private::{LIMIT_RATE, REDIRECT, SENDFILE, private_rate, remove_private};
-use flatout_gateway::{Finish, Redirection, TrustedFields, complete};
+use flatout_gateway::{Finish, Redirection, TrustedFields};
 use flatout_wire::target::forward_path;
 use flatout_wire::{Method, Status};
 use tokio::sync::oneshot;
@@ -17,6 +17,7 @@ use super::plan::{RouteEntry, SendfileFolder};
 use super::reroute::REROUTES_MAX;
 use super::rewrite::Goal;
 use super::steps::{Identity, Progress, RequestContext};
+use super::suspend::complete_or_leave;
 use super::worker::SiteWorker;
 
 /// Fields of the upstream's response that the other one gets, as with nginx. Those of cookies also go with errors. The rate is no field there.
@@ -116,7 +117,8 @@ impl RedirectRequest {
             let mut response = Response::new();
             response.set_note(note);
             let reply = request.resume(|request| run(&worker, request, progress, redirect, &mut response));
-            let response = complete(reply.unwrap_or(Reply::Now), response, abandoned).await;
+            let reply = reply.unwrap_or(Reply::Now);
+            let response = complete_or_leave(&worker, exchange, reply, response, abandoned).await;
             drop(held);
             response
         };
