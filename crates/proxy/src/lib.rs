@@ -106,7 +106,8 @@ impl Proxy {
         Proxy::open_after(upstreams, resolver, None)
     }
 
-    /// Like `open`, replacing `former`: state of servers that both have is kept, and it waits only for new names.
+    /// Like `open`, replacing `former`: state of servers that both have is kept, and it waits only for new names. `former` is used as before
+    /// until this one [takes effect](Proxy::take_effect).
     ///
     /// # Errors
     /// See [`Proxy::open`].
@@ -132,6 +133,11 @@ impl Proxy {
         let (lookups, begun) = control::lookups::Lookups::new();
         let control = control::Control::start(&upstreams, resolver, changes.subscribe(), begun)?;
         Ok(Proxy { upstreams, spool, control: Arc::new(control), changes, lookups })
+    }
+
+    /// It is used in place of the one before from now on: what its plan says of servers that both have counts.
+    pub fn take_effect(&self) {
+        self.upstreams.iter().for_each(upstream::LiveUpstream::take_effect);
     }
 
     /// Whether it has these upstreams, whatever their servers are: it can then serve a plan with them, and get their servers by

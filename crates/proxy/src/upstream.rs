@@ -33,7 +33,13 @@ pub(crate) struct LiveUpstream {
     pub(crate) changing: Mutex<()>,
     /// The plan has replaced what operators had changed.
     pub(crate) has_lost_changes: bool,
+    /// What sources want of servers, which may be in use by the upstream before: their weights, and whether they are drained.
+    /// Until it takes effect.
+    wanted: Mutex<Vec<WantedServer>>,
 }
+
+/// A server, its weight, and whether it is drained.
+type WantedServer = (Arc<LiveServer>, u32, bool);
 
 impl LiveUpstream {
     /// Servers with unchanged settings are taken from `former`; those with TLS files are opened anew. What operators have
@@ -44,10 +50,13 @@ impl LiveUpstream {
     #[cfg(test)]
     pub(crate) fn after(plan: plan::Upstream, former: &[LiveUpstream]) -> Result<LiveUpstream, String> {
         let former = former.iter().find(|former| former.plan.name == plan.name);
-        LiveUpstream::open(plan, former, &LookedUp::default())
+        let opened = LiveUpstream::open(plan, former, &LookedUp::default())?;
+        opened.take_effect();
+        Ok(opened)
     }
 
-    /// The same after the upstream of this name, with what its services have.
+    /// The same after the upstream of this name, with what its services have. Nothing changes for servers that are in use, until it takes
+    /// effect.
     ///
     /// # Errors
     /// The TLS settings of a server are invalid, or a source has a mistake.
@@ -84,15 +93,16 @@ impl LiveUpstream {
                 Ok((server, known))
             };
             let found = all.iter().map(of).collect::<Result<Vec<_>, String>>()?;
-            for ((server, known), wanted) in found.iter().zip(&all) {
+            for (server, known) in &found {
                 if let Some(known) = known {
                     server.set_mode_like(known);
                 }
-                server.set_weight(wanted.weight);
-                server.set_drained_by_source(wanted.drain);
             }
-            let servers = found.into_iter().map(|(server, _)| server).collect();
-            return Ok(LiveUpstream::of(plan, servers, entries).without_needless_ejections());
+            let servers: Vec<Arc<LiveServer>> = found.into_iter().map(|(server, _)| server).collect();
+            let wanted =
+                servers.iter().zip(&all).map(|(it, wanted)| (it.clone(), wanted.weight, wanted.drain));
+            let wanted = Mutex::new(wanted.collect());
+            return Ok(LiveUpstream { wanted, ..LiveUpstream::of(plan, servers, entries) });
         }
         let servers: Result<Vec<_>, String> =
             match former.filter(|former| former.plan.servers == plan.servers) {
@@ -121,18 +131,22 @@ impl LiveUpstream {
             };
         let servers = servers?;
         let has_lost_changes = has_changes && former.is_some_and(|it| it.plan.servers != plan.servers);
-        let opened = LiveUpstream::of(plan, servers, entries).without_needless_ejections();
-        Ok(LiveUpstream { has_lost_changes, ..opened })
+        Ok(LiveUpstream { has_lost_changes, ..LiveUpstream::of(plan, servers, entries) })
     }
 
-    /// If servers are not compared, none is out of use because of a comparison.
-    fn without_needless_ejections(self) -> LiveUpstream {
+    /// It is served from now on: its servers are used as it says.
+    pub(crate) fn take_effect(&self) {
+        let wanted = std::mem::take(&mut *self.wanted.lock().unwrap_or_else(PoisonError::into_inner));
+        for (server, weight, drains) in wanted {
+            server.set_weight(weight);
+            server.set_drained_by_source(drains);
+        }
+        // If servers are not compared, none is out of use because of a comparison.
         if self.plan.outliers.is_none() {
             for server in self.servers.load().iter() {
                 server.readmit();
             }
         }
-        self
     }
 
     fn of(plan: plan::Upstream, servers: Vec<Arc<LiveServer>>, sources: Vec<SourceEntry>) -> LiveUpstream {
@@ -143,6 +157,7 @@ impl LiveUpstream {
             sources: Mutex::new(sources),
             changing: Mutex::new(()),
             has_lost_changes: false,
+            wanted: Mutex::default(),
         }
     }
 
@@ -242,6 +257,21 @@ mod tests {
         assert!(Arc::ptr_eq(&other.servers()[1], &first.servers()[1]) && !other.servers()[1].is_up());
         let lenient = LiveUpstream::after(plan(&[3, 2], 9), std::slice::from_ref(&other)).unwrap();
         assert!(lenient.servers()[1].is_up(), "what was counted by other rules does not count");
+    }
+
+    /// A plan that is read may be refused after that.
+    #[test]
+    fn servers_in_use_change_when_the_plan_takes_effect() {
+        let address = Address::Socket(([127, 0, 0, 1], 1).into());
+        let plan = || plan::Upstream::new("u", vec![plan::Server::new(address.clone())]);
+        let compared = plan::Upstream { outliers: Some(plan::Outliers::default()), ..plan() };
+        let first = LiveUpstream::after(compared, &[]).unwrap();
+        let server = first.servers()[0].clone();
+        server.eject(crate::OutlierReason::Time { times: 3.0 }, &plan::Outliers::default());
+        let latter = LiveUpstream::open(plan(), Some(&first), &LookedUp::default()).unwrap();
+        assert!(server.is_only_ejected() && Arc::ptr_eq(&latter.servers()[0], &server));
+        latter.take_effect();
+        assert!(server.is_up());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::addresses::Numbers;
 use crate::bus::{self, BusRuntime};
 use crate::certificates::Secure;
 use crate::changes::Parts;
-use crate::live::Live;
+use crate::live::{Live, Opened};
 use crate::plan::{Checked, NumberedSites, Plan, Source};
 use crate::secure::SecurePort;
 use crate::start;
@@ -313,7 +313,11 @@ impl Running {
         opened.sites.copy_for(self.handle.workers_count(), &former.sites);
         let acceptor = self.secure.as_ref().map(|secure| &secure.acceptor);
         let change = self.handle.prepare(checked.listening(acceptor)).map_err(Failure::from)?;
-        // From here on nothing fails. In this order, so that a new listener never serves the old plan.
+        // The renderer changes at once, if it can.
+        let prerender = prerender::open(checked, former.prerender.as_ref())?;
+        let opened = Opened { prerender, ..opened };
+        // From here on nothing fails, and until here nothing has changed. In this order, so that a new listener never serves the old plan.
+        start::take_effect(&opened, checked);
         if let Some(secure) = secure {
             secure.commit();
         }

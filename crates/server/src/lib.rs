@@ -58,7 +58,9 @@ pub mod simulation {
     /// # Errors
     /// A folder, a file or the system refuses.
     pub fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Result<Opened, Failure> {
-        crate::start::open(checked, hub, former)
+        let opened = crate::start::open(checked, hub, former)?;
+        crate::start::take_effect(&opened, checked);
+        Ok(opened)
     }
 
     /// What a worker runs, as in a server that is started.

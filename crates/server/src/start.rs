@@ -172,7 +172,10 @@ impl Bound {
         let Bound { checked, control, numbers, secure, observing, server } = self;
         let challenges = secure.as_ref().map(|secure| secure.begin(checked.plan())).transpose()?.flatten();
         let hub = Hub::new(checked.plan().push);
-        let live = Live::new(open(&checked, &hub, None)?);
+        let opened = open(&checked, &hub, None)?;
+        let opened = Opened { prerender: prerender::open(&checked, None)?, ..opened };
+        take_effect(&opened, &checked);
+        let live = Live::new(opened);
         control.follow_signals()?;
         let mut observing = observing.open(numbers.sites)?;
         let (logs, reopening) = (observing.observers().logs, control.clone());
@@ -342,8 +345,8 @@ impl Started {
 /// The name in metrics of the site for all hosts.
 const EVERY_HOST: &str = "*";
 
-/// Opens what a plan serves. Keeps from the former one what both have: folders, counters, upstreams with their state,
-/// and stored responses.
+/// Opens what a plan serves, apart from the renderer. Keeps from the former one what both have: folders, counters, upstreams with their
+/// state, and stored responses. Nothing changes for the former one.
 pub(crate) fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Result<Opened, Failure> {
     let (sites, user) = (&checked.plan().sites, checked.plan().server.user.as_deref());
     let opened = site::open_after(sites, former.map(|former| &former.sites));
@@ -364,13 +367,17 @@ pub(crate) fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Res
     if former.is_none() {
         upstream_state::restore(&proxy).map_err(Failure::Run)?;
     }
-    proxy.set_spool(sites.spool.clone());
     let cache = checked.is_cached().then(|| match former.and_then(|former| former.cache.as_ref()) {
         Some(former) => Cache::open_after(sites.cache.clone(), former),
         None => Cache::open(sites.cache.clone()),
     });
-    let prerender = prerender::open(checked, former.and_then(|former| former.prerender.as_ref()))?;
-    Ok(Opened { sites: opened, proxy, hub: hub.clone(), cache, prerender })
+    Ok(Opened { sites: opened, proxy, hub: hub.clone(), cache, prerender: None })
+}
+
+/// What was opened is served from now on.
+pub(crate) fn take_effect(opened: &Opened, checked: &Checked) {
+    opened.proxy.set_spool(checked.plan().sites.spool.clone());
+    opened.proxy.take_effect();
 }
 
 /// Finds missing folders before anything is bound. Permissions are not checked yet: on a network file system root may
