@@ -127,6 +127,25 @@ impl LiveServer {
         }
     }
 
+    /// It is the same server as `former`, opened anew. What is in progress there counts here, and its addresses are known. If also failures
+    /// are found in the same way, it is as well as that one.
+    pub(crate) fn succeeding(self, former: &LiveServer, is_alike: bool) -> LiveServer {
+        let succeeding = self.counting_with(former);
+        succeeding.remotes.store(former.remotes.load_full());
+        if is_alike {
+            succeeding.marked_like(former);
+            succeeding.stands_like(former);
+            let copy = |to: &AtomicU64, from: &AtomicU64| {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            };
+            copy(&succeeding.window_began_ns, &former.window_began_ns);
+            copy(&succeeding.down_until_ns, &former.down_until_ns);
+            copy(&succeeding.up_since_ns, &former.up_since_ns);
+            succeeding.failures.store(former.failures.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        succeeding
+    }
+
     /// Starts TLS over a connection to it, if it uses TLS.
     ///
     /// # Errors

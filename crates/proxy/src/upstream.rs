@@ -75,7 +75,10 @@ impl LiveUpstream {
             // An address may be there twice, with two limits.
             let mut alike = known.iter().filter(|it| it.plan.address == server.address);
             Ok::<_, String>(Arc::new(match (alike.next(), alike.next()) {
-                (Some(former), None) => opened.counting_with(former),
+                (Some(former), None) => {
+                    let is_alike = speaks_alike && former.plan.tls == server.tls;
+                    opened.succeeding(former, is_alike)
+                }
                 _ => opened,
             }))
         };
@@ -257,6 +260,32 @@ mod tests {
         assert!(Arc::ptr_eq(&other.servers()[1], &first.servers()[1]) && !other.servers()[1].is_up());
         let lenient = LiveUpstream::after(plan(&[3, 2], 9), std::slice::from_ref(&other)).unwrap();
         assert!(lenient.servers()[1].is_up(), "what was counted by other rules does not count");
+    }
+
+    /// A server whose files of TLS may have changed, or whose settings have, is opened anew.
+    #[test]
+    fn a_server_that_is_opened_anew_fares_as_before() {
+        let plan = |requests_max, send_proxy_protocol| {
+            let address = Address::Name("app.test".to_owned(), 80);
+            let server = plan::Server { requests_max, ..plan::Server::new(address) };
+            let upstream = plan::Upstream::new("u", vec![server]);
+            plan::Upstream { send_proxy_protocol, ..upstream }
+        };
+        let first = LiveUpstream::after(plan(1, None), &[]).unwrap();
+        let known = first.servers()[0].clone();
+        known.found_at(vec![([127, 0, 0, 1], 80).into()]);
+        known.set_healthy(false);
+        for (latter, is_up) in [(plan(2, None), false), (plan(1, Some(plan::ProxyProtocol::V1)), true)] {
+            let latter = LiveUpstream::after(latter, std::slice::from_ref(&first)).unwrap();
+            let server = latter.servers()[0].clone();
+            assert!(!Arc::ptr_eq(&server, &known));
+            assert_eq!((server.remote(), server.is_up()), (known.remote(), is_up));
+        }
+        known.set_healthy(true);
+        known.eject(crate::OutlierReason::Time { times: 3.0 }, &plan::Outliers::default());
+        let compared = plan::Upstream { outliers: Some(plan::Outliers::default()), ..plan(2, None) };
+        let latter = LiveUpstream::after(compared, std::slice::from_ref(&first)).unwrap();
+        assert!(latter.servers()[0].is_only_ejected() && latter.servers()[0].ejection().is_some());
     }
 
     /// A plan that is read may be refused after that.

@@ -40,6 +40,15 @@ impl LiveServer {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Is out as long as another one, whose ejections count for it. Workers count anew.
+    pub(super) fn stands_like(&self, other: &LiveServer) {
+        let standing = {
+            let Standing { out, row, proves_until_ns, counts, .. } = *other.standing();
+            Standing { out, row, proves_until_ns, counts, ..Standing::default() }
+        };
+        *self.standing() = standing;
+    }
+
     /// Counts what a worker sees of it.
     pub(crate) fn new_tally(&self) -> Arc<Tally> {
         let tally = Arc::new(Tally::default());

@@ -174,6 +174,14 @@ impl LiveServer {
         self.set_mode(other.mode());
     }
 
+    /// Takes the marks of another one that say how it fares.
+    pub(super) fn marked_like(&self, other: &LiveServer) {
+        let marks = other.closed.load(Ordering::Relaxed);
+        for bit in [UNHEALTHY, UNRESOLVED, EJECTED] {
+            self.set_closed(bit, marks & bit != 0);
+        }
+    }
+
     /// Whether nobody has changed it since it was read from a plan.
     pub(crate) fn is_as_planned(&self) -> bool {
         self.weight() == self.plan.weight.max(1)

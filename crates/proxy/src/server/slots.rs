@@ -43,7 +43,7 @@ impl LiveServer {
     }
 
     /// It is the same server as `former` with other settings: what is in progress there counts here too.
-    pub(crate) fn counting_with(mut self, former: &LiveServer) -> LiveServer {
+    pub(super) fn counting_with(mut self, former: &LiveServer) -> LiveServer {
         self.in_progress = former.in_progress.clone();
         self
     }
