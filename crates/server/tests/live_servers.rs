@@ -482,7 +482,7 @@ fn read_name(stream: &mut TcpStream) -> String {
 }
 
 #[test]
-fn a_request_that_began_before_a_reload_finds_servers_that_came_after_it() {
+fn requests_that_began_before_a_reload_reach_servers_that_were_added_later() {
     let [first, second] = [Backend::start(), Backend::start()];
     let upstream = among(&[&first]);
     let before = Proxy::open(vec![upstream.clone()], &Resolver::System).unwrap();

@@ -226,7 +226,7 @@ fn a_client_that_leaves_lets_its_upstream_go() {
 }
 
 #[test]
-fn what_a_client_has_taken_does_not_count_for_the_limit_of_the_file() {
+fn content_that_the_client_has_read_makes_room_in_the_limit_of_the_file() {
     const TIMES: usize = 6;
     let folder = Folder::new();
     let (go, goes) = channel();
