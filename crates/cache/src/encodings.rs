@@ -87,6 +87,16 @@ impl Encoder {
         if !self.ordered().insert(at) {
             return;
         }
+        #[cfg(feature = "simulation")]
+        if flatout_lane::clock::simulated::is_set() {
+            let has_room = flatout_lane::jobs::defer(move || {
+                make(&order);
+            });
+            if !has_room {
+                self.ordered().remove(&at);
+            }
+            return;
+        }
         let queue = self.queue.get_or_init(|| {
             let (queue, orders) = sync_channel(WAITING_MAX);
             let thread = std::thread::Builder::new().name("flatout-press".to_owned());
@@ -107,17 +117,24 @@ impl Encoder {
 fn make_all(orders: &Receiver<EncodeJob>) {
     give_way();
     while let Ok(order) = orders.recv() {
-        let is_there = |plain: &Arc<Entry>| {
-            order.store.upgrade().is_some_and(|store| store.has_body_of(plain, order.slot))
-        };
-        let plain = order.plain.upgrade().filter(is_there);
-        let made = plain.map(|plain| (compressed(order.coding, plain.body()).unwrap_or_default(), plain));
-        let Some(store) = order.store.upgrade() else { return };
-        if let Some((body, plain)) = made {
-            store.insert_encoding(&order, &plain, body.into());
+        if !make(&order) {
+            return;
         }
-        store.encoder.ordered().remove(&order.at);
     }
+}
+
+/// Creates an encoding. Returns `false` if the store has ended.
+fn make(order: &EncodeJob) -> bool {
+    let is_there =
+        |plain: &Arc<Entry>| order.store.upgrade().is_some_and(|store| store.has_body_of(plain, order.slot));
+    let plain = order.plain.upgrade().filter(is_there);
+    let made = plain.map(|plain| (compressed(order.coding, plain.body()).unwrap_or_default(), plain));
+    let Some(store) = order.store.upgrade() else { return false };
+    if let Some((body, plain)) = made {
+        store.insert_encoding(order, &plain, body.into());
+    }
+    store.encoder.ordered().remove(&order.at);
+    true
 }
 
 impl Store {

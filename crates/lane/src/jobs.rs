@@ -114,6 +114,14 @@ pub fn set_crashed(has_crashed: bool) {
     }
 }
 
+/// Parts of a process are killed while others go on: whatever they do while they are dropped, they write nothing. Jobs that wait stay, because
+/// nobody knows whose they are.
+pub fn drop_killed(parts: impl FnOnce()) {
+    HAS_CRASHED.set(true);
+    parts();
+    HAS_CRASHED.set(false);
+}
+
 /// Whether the process has been killed.
 pub fn has_crashed() -> bool {
     HAS_CRASHED.get()

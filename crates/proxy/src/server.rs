@@ -85,6 +85,16 @@ fn connector(tls: &plan::Tls, address: &Address, protocol: Protocol) -> Result<C
     Connector::open(&plan, &name)
 }
 
+/// A hash of an address.
+fn number_of(address: &Address) -> u64 {
+    // The folder of a simulation has another name each time.
+    #[cfg(feature = "simulation")]
+    if let Address::Unix(path) = address {
+        return hash(format!("{:?}", path.file_name()).as_bytes());
+    }
+    hash(format!("{address:?}").as_bytes())
+}
+
 impl LiveServer {
     /// A server of this upstream.
     ///
@@ -106,7 +116,7 @@ impl LiveServer {
             Some(remote) => remote.to_string(),
             None => name.clone(),
         };
-        let number = hash(format!("{:?}", plan.address).as_bytes());
+        let number = number_of(&plan.address);
         LiveServer {
             number,
             cookie: format!("{:016x}", hash(format!("{upstream} {number}").as_bytes())),

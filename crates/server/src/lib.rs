@@ -49,7 +49,7 @@ pub mod simulation {
     use flatout_push::Hub;
 
     use crate::live::{Live, Opened};
-    pub use crate::upgrade::simulated::{Arriving, HandingOver, hand_over, take_upstreams};
+    pub use crate::upgrade::simulated::{Arriving, HandingOver, Invalidated, hand_over, take_upstreams};
     use crate::worker::{Site, WorkerService};
     use crate::{Checked, Failure};
 

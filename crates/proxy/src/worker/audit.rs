@@ -113,7 +113,9 @@ impl ProxyWorker {
         // With several servers, or limits of them, a request may wait for one although another has room.
         let [pool] = &**pools else { return Ok(()) };
         // Nor is there room at a server that was removed: what a former configuration has waits until its time is over.
-        let has_limit = shares.server(0).is_none_or(|server| !server.has_slot() || server.is_leaving());
+        // Other workers do not say when they have made room at a server with a limit.
+        let has_limit =
+            shares.server(0).is_none_or(|server| server.plan.requests_max > 0 || server.is_leaving());
         let waits = queue.iter().any(|job| job.receiver.is_open(&self.lane));
         let has_room = !pool.idle.is_empty() || !pool.shared.is_empty() || pool.open < plan.connections_max;
         if waits && has_room && !has_limit {

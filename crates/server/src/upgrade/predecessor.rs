@@ -116,7 +116,7 @@ pub(super) struct HandedOver {
     /// Channels, or what the bus has not carried.
     has_moves: bool,
     /// Keys that the cache invalidates from now on, if there is one.
-    invalidated: Option<Receiver<KeyBuf>>,
+    pub(super) invalidated: Option<Receiver<KeyBuf>>,
 }
 
 /// Why moving failed, with the subscribers of the current batch and their worker.

@@ -6,8 +6,10 @@
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
 
+use flatout_cache::KeyBuf;
 use flatout_lane::clock;
 use flatout_lane::descriptors::SeqpacketSocket;
 
@@ -19,8 +21,20 @@ use crate::upstream_state;
 
 /// The end of the server that is replaced.
 pub struct HandingOver {
-    thread: JoinHandle<Result<usize, String>>,
+    thread: JoinHandle<Result<(usize, Invalidated), String>>,
     former: Arc<Predecessor>,
+}
+
+/// The keys that the cache of a server invalidates after the server was replaced. In a server that is not simulated, a thread sends them to its
+/// successor.
+pub struct Invalidated(Option<Receiver<KeyBuf>>);
+
+impl Invalidated {
+    /// Passes those that there are on to the successor.
+    pub fn pass_on(&self, successor: &Live) {
+        let keys = self.0.iter().flat_map(Receiver::try_iter);
+        keys.for_each(|key| successor.opened().cache.iter().for_each(|cache| cache.invalidate(&key)));
+    }
 }
 
 /// The end of its successor, until it has the listeners.
@@ -36,7 +50,8 @@ pub fn hand_over(former: Predecessor) -> io::Result<(HandingOver, Arriving)> {
     let given = former.clone();
     let thread = thread::spawn(move || {
         clock::simulated::set(Some(now_ns));
-        SuccessorProcess::new(None, ours).give_all(&given).map(|given| given.moved)
+        let given = SuccessorProcess::new(None, ours).give_all(&given);
+        given.map(|given| (given.moved, Invalidated(given.invalidated)))
     });
     let arriving = thread::spawn(move || {
         clock::simulated::set(Some(now_ns));
@@ -56,11 +71,11 @@ impl HandingOver {
         self.thread.is_finished()
     }
 
-    /// Waits until it is done, and drains the server. Returns how many subscribers were moved.
+    /// Waits until it is done, and drains the server. Returns how many subscribers were moved, and what the server invalidates from now on.
     ///
     /// # Errors
     /// Why the server goes on.
-    pub fn finish(self) -> Result<usize, String> {
+    pub fn finish(self) -> Result<(usize, Invalidated), String> {
         let moved = self.thread.join().map_err(|_| "a panic while a server is handed over".to_owned())??;
         self.former.leave();
         Ok(moved)
