@@ -1,6 +1,7 @@
 //! A bus that connects the server to another one with the same channels. Messages of the other server arrive one by one. Some arrive twice, and
-//! some are lost.
+//! some are lost. What the server sends is recorded.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use flatout_push::{Arrival, Carry, ChannelName, History, Hub, Incoming, Plan, Publication};
@@ -9,15 +10,19 @@ use flatout_push::{Arrival, Carry, ChannelName, History, Hub, Incoming, Plan, Pu
 const OWN_ORIGIN: u64 = 1;
 const OTHER_ORIGIN: u64 = 2;
 
-/// Discards what the server sends: nobody receives it.
-struct Sent;
+/// What a server has sent, as numbers and texts, in its order. Threads of an upgrade send too.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Carried(Arc<Mutex<Vec<(u64, String)>>>);
 
-impl Carry for Sent {
+impl Carry for Carried {
     fn origin(&self) -> u64 {
         OWN_ORIGIN
     }
 
-    fn carry(&self, _: u64, _: ChannelName<'_>, _: &Publication, _: &History) {}
+    fn carry(&self, number: u64, _: ChannelName<'_>, publication: &Publication, _: &History) {
+        let text = String::from_utf8_lossy(&publication.data).into_owned();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((number, text));
+    }
 
     fn sync(&self, _: Duration) {}
 
@@ -30,11 +35,37 @@ impl Carry for Sent {
     }
 }
 
+impl Carried {
+    /// At the end: whether each message that was published at the server was sent once, in its order, with the next number.
+    pub(crate) fn check(&self, own: &[String]) -> Result<(), String> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = all
+            .iter()
+            .zip(own)
+            .zip(1..)
+            .find(|(((number, text), own), expected)| number != expected || text != *own);
+        match first {
+            Some((((number, text), _), expected)) => Err(format!(
+                "message {expected} of the server went over the bus with number {number} as {:.40}",
+                text
+            )),
+            None if all.len() != own.len() => Err(format!(
+                "{} messages went over the bus, {} were published at the server",
+                all.len(),
+                own.len()
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Connects the channels of a server to the bus.
-pub(crate) fn join(hub: &Hub) {
-    hub.carry_by(Box::new(Sent));
+pub(crate) fn join(hub: &Hub) -> Carried {
+    let carried = Carried::default();
+    hub.carry_by(Box::new(carried.clone()));
     // There is no earlier server whose messages could be missing.
     hub.complete_sequences();
+    carried
 }
 
 /// The messages of the other server.
@@ -51,6 +82,16 @@ impl Bus {
     pub(crate) fn lose(&mut self, channel: usize) {
         self.number += 1;
         self.lost.push(channel);
+    }
+
+    /// The bus says how many messages the other server has sent. `has_lost`: some of them were lost.
+    pub(crate) fn report_tip(&self, hub: &Hub, has_lost: bool) -> Result<(), String> {
+        match hub.record_tip(OTHER_ORIGIN, self.number) {
+            Some(noticed) if noticed == has_lost => Ok(()),
+            noticed => {
+                Err(format!("the number of messages of another server: {noticed:?}, expected {has_lost}"))
+            }
+        }
     }
 
     /// Takes the channels of the messages that were lost since the last delivery.

@@ -40,7 +40,7 @@ impl EventStream {
     pub(crate) fn new(
         socket: Socket,
         path: &str,
-        position: Option<&str>,
+        (position, token): (Option<&str>, &str),
         random: &mut fastrand::Rng,
     ) -> EventStream {
         let wire = Wire::new(socket, Vec::new(), random);
@@ -49,6 +49,7 @@ impl EventStream {
         builder.initial_window_size(window).initial_connection_window_size(window.max(65_535));
         let handshake = Box::pin(builder.handshake(Carrier(wire.clone())));
         let mut request = http::Request::builder().uri(format!("http://a.test{path}"));
+        request = request.header("authorization", format!("Bearer {token}"));
         if let Some(position) = position {
             request = request.header("last-event-id", position);
         }

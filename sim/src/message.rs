@@ -1,7 +1,11 @@
 //! Messages as both peers read them: framing by RFC 9112, heads by `httparse`, bodies by a decoder of our own that shares no line with
 //! the server's.
 
+use std::borrow::Cow;
+use std::io::Read;
 use std::sync::LazyLock;
+
+use flate2::read::GzDecoder;
 
 /// Fields that a head may have.
 const FIELDS_MAX: usize = 64;
@@ -10,6 +14,8 @@ const FIELDS_MAX: usize = 64;
 static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut bytes = vec![0; PLACES + BODY_BYTES_MAX];
     fastrand::Rng::with_seed(1).fill(&mut bytes);
+    // Half as long when they are compressed.
+    bytes.iter_mut().for_each(|byte| *byte = b'a' + *byte % 16);
     bytes
 });
 
@@ -98,6 +104,11 @@ impl Head {
         let value = found.next().map(|(_, value)| value.as_str());
         assert!(found.next().is_none(), "two fields {name}");
         value
+    }
+
+    /// All fields, with their values.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.fields.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// How its body ends, if it has one at all.
@@ -206,4 +217,24 @@ pub(crate) fn chunked(random: &mut fastrand::Rng, body: &[u8]) -> Vec<u8> {
     }
     out.extend_from_slice(b"0\r\n\r\n");
     out
+}
+
+/// A body without its coding, as far as it has come.
+pub(crate) fn decoded<'b>(
+    coding: Option<&str>,
+    body: &'b [u8],
+    is_complete: bool,
+) -> Result<Cow<'b, [u8]>, String> {
+    match coding {
+        None => Ok(Cow::Borrowed(body)),
+        // Of half a body, what can be decoded is compared.
+        Some("gzip") => {
+            let mut whole = Vec::new();
+            match GzDecoder::new(body).read_to_end(&mut whole) {
+                Err(error) if is_complete && !body.is_empty() => Err(format!("a body of gzip: {error}")),
+                _ => Ok(Cow::Owned(whole)),
+            }
+        }
+        Some(other) => Err(format!("Content-Encoding: {other}, for which nobody has asked")),
+    }
 }

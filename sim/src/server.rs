@@ -9,10 +9,10 @@ use flatout_engine::{Bound, Handle, Inherited, SteppedWorker, bind_inherited};
 use flatout_observe::observed::Observers;
 use flatout_push::{Hub, Limits};
 use flatout_server::live::Live;
-use flatout_server::simulation;
+use flatout_server::simulation::{self, Invalidated};
 use flatout_server::upgrade::Predecessor;
 
-use crate::bus;
+use crate::bus::{self, Carried};
 use crate::observer::Observer;
 use crate::scene::{Configuration, Scene};
 use crate::secure;
@@ -24,6 +24,10 @@ pub(crate) struct Server {
     pub(crate) live: Live,
     pub(crate) handle: Handle,
     pub(crate) workers: Vec<SimulatedWorker>,
+    /// What it has sent over the bus.
+    pub(crate) carried: Option<Carried>,
+    /// What it invalidates for the server that has replaced it.
+    pub(crate) invalidated: Option<Invalidated>,
 }
 
 /// A worker, and whether there are events for it.
@@ -79,6 +83,7 @@ pub(crate) struct Opening {
     pub(crate) hub: Hub,
     pub(crate) live: Live,
     observer: Option<Observer>,
+    carried: Option<Carried>,
 }
 
 impl Opening {
@@ -96,13 +101,12 @@ impl Opening {
         let acceptor = scene.has_tls.then(|| secure::acceptor(folder));
         let bound = bind_inherited(checked.listening(acceptor.as_ref()), inherited).expect("a free path");
         let hub = Hub::new(Limits::default());
-        if scene.channels.is_some_and(|channels| channels.has_bus) {
-            bus::join(&hub);
-        }
+        let has_bus = scene.channels.is_some_and(|channels| channels.has_bus);
+        let carried = has_bus.then(|| bus::join(&hub));
         let opened = simulation::open(&checked, &hub, None).unwrap_or_else(|failure| panic!("{failure}"));
         let live = Live::new(opened);
         let observer = scene.is_observed.then(|| Observer::new(folder));
-        Opening { bound, hub, live, observer }
+        Opening { bound, hub, live, observer, carried }
     }
 
     /// Starts its workers.
@@ -110,13 +114,13 @@ impl Opening {
     /// # Panics
     /// As [`Opening::new`].
     pub(crate) fn start(self) -> Server {
-        let Opening { bound, hub, live, observer } = self;
+        let Opening { bound, hub, live, observer, carried } = self;
         let observers =
             observer.as_ref().map_or_else(Observers::default, |observer| observer.observers.clone());
         let make = |worker| simulation::service(&live, &worker, &observers);
         let (handle, workers) = bound.start_stepped(make).expect("workers");
         let workers = workers.into_iter().map(SimulatedWorker::new).collect();
-        Server { hub, observer, live, handle, workers }
+        Server { hub, observer, live, handle, workers, carried, invalidated: None }
     }
 }
 

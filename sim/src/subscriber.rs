@@ -9,9 +9,11 @@ use crate::bus::Bus;
 use crate::client::connect;
 use crate::event_stream::EventStream;
 use crate::model::push::{CHANNELS, CHANNELS_PATH, Position, channel_name};
+use crate::publication::{Progress, Publication};
 use crate::scene::{Channels, Occasion};
 use crate::socket::{Received, Sent, Socket};
 use crate::subscriber_event::{self, Inbox, SubscriberEvent, Transport};
+use crate::token;
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
@@ -53,6 +55,8 @@ pub(crate) fn plan(channels: Channels) -> Plan {
         group: GROUP.to_owned(),
         history: History { kind: Kind::Log, count: channels.history, age: channels.age },
         lag_max: channels.lag_max,
+        publish_token: Some(token::PUBLISHER.to_owned()),
+        subscribe_secret: channels.has_tokens.then(|| token::SECRET.to_owned()),
         ..Plan::default()
     }
 }
@@ -62,6 +66,8 @@ pub(crate) struct Publisher {
     hub: Hub,
     /// The bus that delivers messages of another server.
     bus: Bus,
+    /// The connection over which it publishes.
+    over_http: Option<Publication>,
     left: u32,
     at_ns: u64,
 }
@@ -72,6 +78,7 @@ impl Publisher {
             random,
             hub,
             bus: Bus::default(),
+            over_http: None,
             left: channels.map_or(0, |channels| channels.messages),
             at_ns: 0,
         }
@@ -87,18 +94,32 @@ impl Publisher {
     }
 
     /// Publishes some messages, if it is time.
-    pub(crate) fn step(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
+    pub(crate) fn step(&mut self, folder: &Path, shared: &mut Shared<'_>) -> Result<bool, String> {
+        if let Some(publication) = self.over_http.take_if(|it| !it.is_idle()) {
+            return self.go_on(publication, shared);
+        }
         let Some(channels) = shared.scene.channels.filter(|_| self.left > 0) else { return Ok(false) };
         if shared.now_ns < self.at_ns {
             return Ok(false);
         }
         let count = if self.random.u8(..6) == 0 { self.random.u32(1..=BURST_MAX) } else { 1 }.min(self.left);
+        if channels.is_over_http && self.random.u8(..3) == 0 {
+            return self.send(channels, folder, shared);
+        }
         let plan = plan(channels);
         for _ in 0..count {
             let channel = if channels.is_single { 0 } else { self.random.usize(..CHANNELS) };
             let comes_from_other = channels.has_bus && self.random.bool();
             if comes_from_other && self.random.u8(..8) == 0 {
                 self.bus.lose(channel);
+                continue;
+            }
+            if comes_from_other && self.random.u8(..12) == 0 {
+                // The bus was without its server for a while, and is back.
+                let lost = self.bus.take_lost();
+                self.bus.report_tip(&self.hub, !lost.is_empty())?;
+                lost.into_iter()
+                    .for_each(|channel| shared.model.channels.publish_lost(channel, shared.now_ns));
                 continue;
             }
             let lost = if comes_from_other { self.bus.take_lost() } else { Vec::new() };
@@ -112,6 +133,7 @@ impl Publisher {
                 self.bus.deliver(&self.hub, &name, &text, &plan, (has_lost, again))?;
                 None
             } else {
+                shared.model.channels.note_own(&text);
                 let id = self.hub.publish(&name, text, &plan);
                 Some(id.map_err(|refused| format!("a message was not published: {refused}"))?)
             };
@@ -122,13 +144,76 @@ impl Publisher {
         }
         self.left -= count;
         shared.model.channels.has_ended = self.left == 0;
+        self.pause(channels, shared);
+        Ok(true)
+    }
+
+    /// Sends messages over HTTP.
+    fn send(&mut self, channels: Channels, folder: &Path, shared: &mut Shared<'_>) -> Result<bool, String> {
+        let count = if self.random.u8(..4) == 0 { self.random.u32(1..=3) } else { 1 }.min(self.left);
+        let has_token = self.random.u8(..8) > 0;
+        let draw_channel =
+            |random: &mut fastrand::Rng| if channels.is_single { 0 } else { random.usize(..CHANNELS) };
+        let mut messages = Vec::new();
+        for at in 0..count as usize {
+            let channel = draw_channel(&mut self.random);
+            let text = shared.model.channels.next_text_behind(at, &mut self.random);
+            shared.event(Actor::Publisher, Event::Publish(channel, text.len()));
+            messages.push((channel, text));
+        }
+        let mut publication = match self.over_http.take() {
+            Some(publication) => publication,
+            None => Publication::connect(folder, &mut self.random, shared)?,
+        };
+        publication.begin(&messages, has_token, &mut self.random);
+        shared.polls += 1;
+        if has_token {
+            shared.model.channels.send(messages.iter().map(|(channel, _)| *channel), shared.now_ns);
+            self.left -= count;
+        }
+        if shared.scene.upgrades > 0 && self.random.u8(..4) == 0 {
+            shared.invite_change(shared.now_ns);
+        }
+        self.over_http = Some(publication);
+        Ok(true)
+    }
+
+    /// Goes on with what is published over HTTP.
+    fn go_on(&mut self, mut publication: Publication, shared: &mut Shared<'_>) -> Result<bool, String> {
+        let ids = match publication.step(&mut self.random, shared)? {
+            progress @ (Progress::Nothing | Progress::Something) => {
+                self.over_http = Some(publication);
+                return Ok(progress == Progress::Something);
+            }
+            Progress::Published(ids) => Some(ids),
+            Progress::Refused | Progress::Unknown => None,
+        };
+        match &ids {
+            Some(_) => publication.texts().for_each(|text| shared.model.channels.note_own(text)),
+            None if publication.has_token() => shared.model.channels.forget_own(),
+            None => {}
+        }
+        shared.model.channels.arrive(ids, shared.now_ns);
+        shared.model.channels.has_ended = self.left == 0;
+        // A connection of its own for each of some.
+        if self.left > 0 && self.random.bool() && publication.is_idle() {
+            self.over_http = Some(publication);
+        } else {
+            shared.event(Actor::Publisher, Event::Close);
+        }
+        let Some(channels) = shared.scene.channels else { return Ok(true) };
+        self.pause(channels, shared);
+        Ok(true)
+    }
+
+    /// Waits until the next messages.
+    fn pause(&mut self, channels: Channels, shared: &Shared<'_>) {
         let most = match self.random.u8(..24) {
             _ if channels.is_busy => BUSY_PAUSE_NS_MAX,
             0 => PUBLISH_PAUSE_NS_LONG,
             _ => PUBLISH_PAUSE_NS_MAX,
         };
         self.at_ns = shared.now_ns + self.random.u64(..most);
-        Ok(true)
     }
 }
 
@@ -138,6 +223,8 @@ pub(crate) struct Subscriber {
     position: Position,
     /// The id of the last event or the position that the server gave, sent back when it subscribes again.
     cursor: Option<String>,
+    /// What it sends with its request.
+    token: &'static str,
     connection: Option<Connection>,
     is_done: bool,
     wakes_at_ns: u64,
@@ -157,6 +244,8 @@ struct Connection {
     is_steady: bool,
     /// It has paused, or one burst of messages is more than it may be behind: the server may find it too slow.
     is_slow: bool,
+    /// Its token is wrong.
+    is_refused: bool,
 }
 
 /// What it gets its messages over.
@@ -195,6 +284,7 @@ impl Subscriber {
             number,
             position: crate::model::push::Channels::default().ask(channels),
             cursor: None,
+            token: token::RIGHT,
             random,
             connection: None,
             is_done: false,
@@ -273,10 +363,17 @@ impl Subscriber {
             self.position = shared.model.channels.ask(self.position.channels.clone());
         }
         self.reads_since_ns = shared.now_ns;
+        let has_tokens = shared.scene.channels.is_some_and(|channels| channels.has_tokens);
+        let wrong = [token::OTHER, token::FORGED, "a.b.c"];
+        let is_refused = has_tokens && self.random.u8(..8) == 0;
+        self.token = match is_refused {
+            true => *self.random.choice(&wrong).expect("some"),
+            false => token::RIGHT,
+        };
         let (link, output) = match is_http2 {
             true => {
                 let (path, cursor) = (self.path(), self.cursor.as_deref());
-                let stream = EventStream::new(socket, &path, cursor, &mut self.random);
+                let stream = EventStream::new(socket, &path, (cursor, self.token), &mut self.random);
                 (Link::Http2(Box::new(stream)), Vec::new())
             }
             false => (Link::Http1(socket), self.request(transport)),
@@ -290,6 +387,7 @@ impl Subscriber {
             opened_ns: shared.now_ns,
             is_steady: self.random.u8(..3) == 0,
             is_slow: shared.scene.channels.is_some_and(|channels| channels.lag_max < BURST_MAX),
+            is_refused,
         });
         Ok(())
     }
@@ -304,7 +402,7 @@ impl Subscriber {
         let path = self.path();
         let has_body = transport == Transport::Poll && self.random.u8(..4) == 0;
         let body_length = if has_body { self.random.usize(1..=UNWANTED_BYTES_MAX) } else { 0 };
-        transport.request(&path, self.cursor.as_deref(), body_length)
+        transport.request(&path, (self.cursor.as_deref(), self.token), body_length)
     }
 
     fn receive(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
@@ -352,7 +450,14 @@ impl Subscriber {
 
     fn take(&mut self, event: SubscriberEvent, shared: &mut Shared<'_>) -> Result<(), String> {
         let Some(connection) = &mut self.connection else { return Ok(()) };
+        if connection.is_refused && !matches!(event, SubscriberEvent::End(403 | 408 | 503)) {
+            return Err(format!("a subscriber with a wrong token got {event:?}"));
+        }
         match event {
+            SubscriberEvent::End(403) if connection.is_refused => {
+                shared.event(Actor::Subscriber(self.number), Event::Close);
+                self.connection = None;
+            }
             // One that goes on somewhere gets all from there.
             SubscriberEvent::Joined if self.cursor.is_some() => {}
             SubscriberEvent::Joined => shared.model.channels.joined(&mut self.position),

@@ -55,10 +55,20 @@ const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
 impl Transport {
-    /// The request of a subscriber that has this position, with an unwanted body of this length.
-    pub(crate) fn request(self, path: &str, position: Option<&str>, body_length: usize) -> Vec<u8> {
-        let query = if self == Transport::Poll { "?poll=1" } else { "" };
-        let mut head = format!("GET {path}{query} HTTP/1.1\r\nHost: a.test\r\n");
+    /// The request of a subscriber that has this position and this token, with an unwanted body of this length.
+    pub(crate) fn request(
+        self,
+        path: &str,
+        (position, token): (Option<&str>, &str),
+        body_length: usize,
+    ) -> Vec<u8> {
+        // Pages cannot set fields of WebSockets: the token is in the query.
+        let (query, authorization) = match self {
+            Transport::Poll => ("?poll=1".to_owned(), format!("Authorization: Bearer {token}\r\n")),
+            Transport::Events => (String::new(), format!("Authorization: Bearer {token}\r\n")),
+            Transport::Socket => (format!("?token={token}"), String::new()),
+        };
+        let mut head = format!("GET {path}{query} HTTP/1.1\r\nHost: a.test\r\n{authorization}");
         if self == Transport::Socket {
             head += "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
             head += &format!("Sec-WebSocket-Key: {KEY}\r\n");
@@ -124,8 +134,8 @@ impl Inbox {
                 }
                 found.push(SubscriberEvent::Joined);
             }
-            // 408: it paused in the middle of its request. 503: the server drains.
-            (_, 408 | 503) => found.push(SubscriberEvent::End(status)),
+            // 403: its token is wrong. 408: it paused in the middle of its request. 503: the server drains.
+            (_, 403 | 408 | 503) => found.push(SubscriberEvent::End(status)),
             (transport, status) => return Err(format!("{status} for a subscriber by {transport:?}")),
         }
         Ok(())

@@ -15,7 +15,9 @@ pub(crate) enum Actor {
     Upstream(usize, usize),
     /// A subscriber of channels, by its number.
     Subscriber(usize),
-    /// Who changes the configuration, and publishes.
+    /// The connection of a publisher.
+    Publisher,
+    /// Who changes the configuration, and publishes by calls.
     Operator,
 }
 
@@ -54,8 +56,8 @@ pub(crate) enum Event {
     Reload(usize),
     /// A message of this length is published to a channel.
     Publish(usize, usize),
-    /// The server is killed, with the power of its machine or without, and starts again.
-    Crash(bool),
+    /// A server is killed.
+    Crash(Crash),
     /// Another server takes over, with this configuration and so many subscribers. `None`: the upgrade failed.
     Upgrade(usize, Option<usize>),
     /// The clock of the machine is moved by so many seconds.
@@ -64,6 +66,19 @@ pub(crate) enum Event {
     Servers(Vec<usize>),
     /// The responses of a resource are purged, or marked stale.
     Purge(u8, bool),
+}
+
+/// What is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Crash {
+    /// All servers. One starts again.
+    All,
+    /// The same, with the power of their machine.
+    Machine,
+    /// Those that were replaced.
+    Formers,
+    /// The one that has replaced another. It starts again, while the former one drains.
+    Latest,
 }
 
 /// The events of a run.
@@ -109,6 +124,7 @@ impl fmt::Display for Trace {
                 Actor::Subscriber(number) => {
                     writeln!(f, "{at_ms:>10.3}  subscriber {number:<3} {}", Words(event))
                 }
+                Actor::Publisher => writeln!(f, "{at_ms:>10.3}  publisher      {}", Words(event)),
                 Actor::Operator => writeln!(f, "{at_ms:>10.3}  {:>36}", Words(event).to_string()),
                 Actor::Upstream(number, connection) => {
                     writeln!(
@@ -145,8 +161,10 @@ impl fmt::Display for Words<'_> {
             Event::Publish(channel, bytes) => write!(f, "publishes {bytes} bytes to channel {channel}"),
             Event::Purge(resource, false) => write!(f, "purge of resource {resource}"),
             Event::Purge(resource, true) => write!(f, "soft purge of resource {resource}"),
-            Event::Crash(false) => f.write_str("kills the server, and starts it again"),
-            Event::Crash(true) => f.write_str("loses power, and starts the server again"),
+            Event::Crash(Crash::All) => f.write_str("kills the server, and starts it again"),
+            Event::Crash(Crash::Machine) => f.write_str("loses power, and starts the server again"),
+            Event::Crash(Crash::Formers) => f.write_str("kills the servers that drain"),
+            Event::Crash(Crash::Latest) => f.write_str("kills the new server, and starts it again"),
             Event::Upgrade(number, Some(moved)) => {
                 write!(f, "upgrade: configuration {number}, {moved} subscribers")
             }

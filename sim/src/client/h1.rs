@@ -5,7 +5,8 @@ use super::{
     DISCARDED_BYTES_MAX, PAUSE_MS_MAX, POLL_PAUSE_MS_MAX, REPEATED_MAX, SLOW_CONNECTIONS, SLOW_STEPS,
     draw_count,
 };
-use crate::message::{Decoder, Framing, Head, Start, body, chunked};
+use crate::message::{Decoder, Framing, Head, Start, body, chunked, decoded};
+use crate::model::servers::key_of;
 use crate::model::{Excuse, Got, Planned, ResponseFields};
 use crate::scene::{Occasion, TIME_MAX};
 use crate::socket::{Did, Received, Sent, Socket};
@@ -111,7 +112,7 @@ impl Connection {
         actor: Actor,
         wakes_at_ns: &mut u64,
     ) -> Result<Did, String> {
-        self.has_failed |= self.crashes != shared.crashes;
+        self.has_failed |= shared.may_be_killed(self.crashes, self.opened_ns);
         if self.gives_up_at_ns.is_some_and(|at| shared.now_ns >= at) {
             self.check_patience(shared)?;
         }
@@ -136,7 +137,7 @@ impl Connection {
     fn check_patience(&self, shared: &Shared<'_>) -> Result<(), String> {
         let Some(request) = self.requests.get(self.next) else { return Ok(()) };
         let is_in_head = (request.begin..request.head_end).contains(&self.sent) && self.response.is_none();
-        let is_known = shared.scene.accepts_at_once() && self.crashes == shared.crashes;
+        let is_known = shared.scene.accepts_at_once() && self.crashes == shared.crashes();
         let waited_ns = shared.now_ns - self.responded_ns;
         match is_in_head && is_known && waited_ns > HEAD_NS_MAX {
             true => Err(format!(
@@ -247,7 +248,7 @@ impl Connection {
             fault,
             leaves: may_fail && !has_tunnel && random.u8(..if is_occasion { 2 } else { 8 }) == 0,
             has_failed: false,
-            crashes: shared.crashes,
+            crashes: shared.crashes(),
             opened_ns: shared.now_ns,
             is_steady: random.bool(),
             reads_slowly: random.u8(..SLOW_CONNECTIONS) == 0,
@@ -451,7 +452,7 @@ impl Connection {
                     self.go_on_after(status)?;
                     continue;
                 }
-                let framing = match request.planned.method == "HEAD" || matches!(status, 204 | 304) {
+                let framing = match is_without_body(request.planned.method, status) {
                     true => Framing::None,
                     false => head.framing(Framing::Close)?,
                 };
@@ -490,6 +491,13 @@ impl Connection {
         };
         let Start::Response { status } = head.start else { return Ok(true) };
         shared.event(actor, Event::Response(request.planned.id, status));
+        let coding =
+            head.field("content-encoding").filter(|_| !is_without_body(request.planned.method, status));
+        if coding.is_some() && !request.planned.accepts_gzip() {
+            return Err(format!("request {}: a coding that it does not accept", request.planned.id));
+        }
+        let body = decoded(coding, &decoder.body, decoder.is_complete)
+            .map_err(|message| format!("request {}: {message}", request.planned.id))?;
         let got = Got {
             status,
             sent: head.field("x-sent"),
@@ -499,7 +507,9 @@ impl Connection {
             content_range: head.field("content-range"),
             location: head.field("location"),
             fields: ResponseFields::of(|name| head.field(name)),
-            body: &decoder.body,
+            all: if request.planned.has_inputs() { head.pairs().collect() } else { Vec::new() },
+            body: &body,
+            sent_bytes: decoder.body.len(),
             is_complete: decoder.is_complete,
         };
         let excuse = self.excuse(self.has_failed, shared);
@@ -593,16 +603,34 @@ fn has_body(planned: &Planned) -> bool {
     matches!(planned.method, "POST" | "PUT")
 }
 
+/// Whether a response has no body, whatever its fields say.
+fn is_without_body(method: &str, status: u16) -> bool {
+    method == "HEAD" || matches!(status, 204 | 304)
+}
+
 /// Appends a request with these lines more in its head. Returns where its head ends.
 fn write_request(planned: &Planned, lines: &str, random: &mut fastrand::Rng, output: &mut Vec<u8>) -> usize {
-    let head = format!("{} {} HTTP/1.1\r\nHost: a.test\r\n", planned.method, planned.target());
+    let Planned { method, host, .. } = planned;
+    let head = format!("{method} {} HTTP/1.1\r\nHost: {host}\r\n", planned.target());
     output.extend_from_slice(head.as_bytes());
+    if planned.has_inputs() {
+        output.extend_from_slice(format!("X-Request: {}\r\n", planned.named).as_bytes());
+        for (name, value) in planned.inputs().fields(planned.is_preflight()) {
+            output.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
+        }
+    }
+    if let Some(key) = key_of(planned) {
+        output.extend_from_slice(format!("X-Key: key-{key}\r\n").as_bytes());
+    }
     if planned.resource.is_some() {
         let named = format!("X-Request: {}\r\n{}", planned.named, planned.asks.lines());
         output.extend_from_slice(named.as_bytes());
     }
     if planned.tunnel.is_some() {
         output.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: websocket\r\n");
+    }
+    if planned.accepts_gzip() {
+        output.extend_from_slice(b"Accept-Encoding: gzip\r\n");
     }
     if let Some(own) = planned.own_id() {
         output.extend_from_slice(format!("X-Request-Id: {own}\r\n").as_bytes());

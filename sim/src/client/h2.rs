@@ -17,7 +17,8 @@ use super::{
     draw_count,
 };
 use crate::carrier::{Carrier, Wire};
-use crate::message::body;
+use crate::message::{body, decoded};
+use crate::model::servers::key_of;
 use crate::model::{Excuse, Got, Planned, ResponseFields};
 use crate::scene::TIME_MAX;
 use crate::socket::{Did, Socket, draw_piece};
@@ -156,7 +157,7 @@ impl Connection {
             fault,
             deaf_until_ns: None,
             has_failed: false,
-            crashes: shared.crashes,
+            crashes: shared.crashes(),
             opened_ns: shared.now_ns,
             is_steady: random.bool(),
             slow_pauses_left: if random.u8(..SLOW_CONNECTIONS) == 0 { SLOW_PAUSES_MAX } else { 0 },
@@ -194,7 +195,7 @@ impl Connection {
         actor: Actor,
         wakes_at_ns: &mut u64,
     ) -> Result<Did, String> {
-        self.has_failed |= self.crashes != shared.crashes;
+        self.has_failed |= shared.may_be_killed(self.crashes, self.opened_ns);
         if self.gives_up_at_ns.is_some_and(|at| shared.now_ns >= at) {
             return Ok(self.abandon(shared, actor));
         }
@@ -447,6 +448,13 @@ impl Connection {
         let status = head.status.as_u16();
         shared.event(actor, Event::Response(stream.planned.id, status));
         let field = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let coding = field("content-encoding")
+            .filter(|_| stream.planned.method != "HEAD" && !matches!(status, 204 | 304));
+        if coding.is_some() && !stream.planned.accepts_gzip() {
+            return Err(format!("request {}: a coding that it does not accept", stream.planned.id));
+        }
+        let body = decoded(coding, &stream.received, is_complete)
+            .map_err(|message| format!("request {}: {message}", stream.planned.id))?;
         let got = Got {
             status,
             sent: field("x-sent"),
@@ -456,7 +464,9 @@ impl Connection {
             content_range: field("content-range"),
             location: field("location"),
             fields: ResponseFields::of(field),
-            body: &stream.received,
+            all: if stream.planned.has_inputs() { pairs(&head).collect() } else { Vec::new() },
+            body: &body,
+            sent_bytes: stream.received.len(),
             is_complete,
         };
         let (excuse, now) = (self.excuse(shared), shared.moment());
@@ -623,9 +633,23 @@ fn send_piece(upload: &mut Upload, is_long: bool, random: &mut fastrand::Rng) ->
     }
 }
 
+/// The fields of a response, with their values.
+fn pairs(head: &http::response::Parts) -> impl Iterator<Item = (&str, &str)> {
+    head.headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap_or_default()))
+}
+
 fn head_of(planned: &Planned, has_length: bool) -> http::Request<()> {
-    let uri = format!("http://a.test{}", planned.target());
+    let uri = format!("http://{}{}", planned.host, planned.target());
     let mut request = http::Request::builder().method(planned.method).uri(uri);
+    if planned.has_inputs() {
+        request = request.header("x-request", planned.id);
+        for (name, value) in planned.inputs().fields(planned.is_preflight()) {
+            request = request.header(name, value);
+        }
+    }
+    if let Some(key) = key_of(planned) {
+        request = request.header("x-key", format!("key-{key}"));
+    }
     if planned.resource.is_some() {
         request = request.header("x-request", planned.id);
         for line in planned.asks.lines().lines() {
@@ -633,6 +657,9 @@ fn head_of(planned: &Planned, has_length: bool) -> http::Request<()> {
                 request = request.header(name, value);
             }
         }
+    }
+    if planned.accepts_gzip() {
+        request = request.header("accept-encoding", "gzip");
     }
     if let Some(own) = planned.own_id() {
         request = request.header("x-request-id", own);

@@ -3,6 +3,7 @@
 use crate::model::Planned;
 use crate::model::cache::{PLAIN_RESOURCES, RESOURCES, RequestDirectives};
 use crate::scene::routes::{DISTANT, FIXED, MOVED, OLD, OPEN, READ_ONLY};
+use crate::scene::ruled::{CHOSEN, HOSTS, Inputs, RULED, SORRY};
 use crate::scene::{BODY_MAX_SMALL, DENIED, REFUSED};
 use crate::tunnel::Lengths;
 use crate::world::Shared;
@@ -12,9 +13,14 @@ const UNWANTED_BYTES_MAX: usize = 70_000;
 const UNWANTED_BYTES_KEPT: usize = 256 << 10;
 const UNWANTED_BYTES_LONG: usize = 400_000;
 
+/// The first of the numbers by which paths with rules are drawn.
+const RULES_FIRST: u8 = 20;
+
 /// Draws a request, of any protocol.
 pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Planned {
     let id = shared.next_id();
+    // The name in a handshake of TLS is that of the first host.
+    let has_hosts = !shared.scene.has_tls;
     let sends_id = random.u8(..3) == 0;
     if shared.scene.shares_resources && random.u8(..4) > 0 {
         let any = random.u8(..RESOURCES);
@@ -32,6 +38,7 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
             named: id,
             method,
             path: OPEN,
+            host: HOSTS[0],
             body_length: 0,
             resource: Some(resource),
             asks,
@@ -46,7 +53,8 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         false => ["GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE"],
     };
     let method = *random.choice(&methods).expect("some");
-    let path = match random.u8(..20) {
+    let first = if shared.scene.has_many_rules && random.u8(..4) > 0 { RULES_FIRST } else { 0 };
+    let path = match random.u8(first..25) {
         0 | 1 => DENIED,
         2 | 3 => REFUSED,
         4 => OLD,
@@ -54,10 +62,16 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         6 => MOVED,
         7 => READ_ONLY,
         8 => DISTANT,
+        RULES_FIRST..23 => RULED,
+        23 => CHOSEN,
+        24 if random.u8(..4) == 0 => SORRY,
         _ => OPEN,
     };
+    let asks_first = path == RULED && Inputs::of(id).origin.is_some() && random.u8(..6) == 0;
+    let method = if asks_first { "OPTIONS" } else { method };
+    let host = if path == CHOSEN && has_hosts { HOSTS[id as usize % HOSTS.len()] } else { HOSTS[0] };
     let body_length = match method {
-        "GET" | "HEAD" | "DELETE" => 0,
+        "GET" | "HEAD" | "DELETE" | "OPTIONS" => 0,
         // Exactly as much as the smaller limit allows.
         _ if random.u8(..6) == 0 => BODY_MAX_SMALL,
         _ => shared.scene.draw_length(random),
@@ -67,6 +81,7 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         named: id,
         method,
         path,
+        host,
         body_length,
         resource: None,
         asks: RequestDirectives::default(),
@@ -90,6 +105,7 @@ pub(super) fn draw_repeated(
         named,
         method: "GET",
         path: OPEN,
+        host: HOSTS[0],
         body_length: 0,
         resource: Some(random.u8(..RESOURCES)),
         asks,
@@ -113,6 +129,8 @@ pub(super) fn draw_tunnel(random: &mut fastrand::Rng, shared: &mut Shared<'_>) -
     let lengths = Lengths { of_client: length(random), of_upstream: length(random) };
     Planned {
         method: "GET",
+        path: if planned.has_inputs() { OPEN } else { planned.path },
+        host: HOSTS[0],
         body_length: 0,
         resource: None,
         asks: RequestDirectives::default(),
@@ -134,6 +152,7 @@ pub(super) fn draw_unwanted(random: &mut fastrand::Rng, shared: &mut Shared<'_>)
     Planned {
         method: "POST",
         path: DENIED,
+        host: HOSTS[0],
         body_length,
         resource: None,
         asks: RequestDirectives::default(),

@@ -7,12 +7,15 @@ pub(crate) mod cache;
 mod heads;
 pub(crate) mod log;
 pub(crate) mod push;
+pub(crate) mod ruled;
+pub(crate) mod servers;
 mod stored;
 pub(crate) mod time;
 
 use crate::scene::routes::{
     DEFAULT_FIELD, DISTANT, FIXED, MOVED, OLD, OPEN, READ_ONLY, REMOVED_FIELD, SET_FIELD, is_near,
 };
+use crate::scene::ruled::{RULED, SORRY};
 use crate::scene::{Configuration, DENIED, REFUSED, Scene};
 use crate::tunnel::Lengths;
 use cache::{Moment, Removal, RequestDirectives, ResponseDirectives};
@@ -31,6 +34,7 @@ pub(crate) struct Planned {
     pub(crate) named: u32,
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
+    pub(crate) host: &'static str,
     pub(crate) body_length: usize,
     /// It is for one of the resources whose responses may be stored.
     pub(crate) resource: Option<u8>,
@@ -55,6 +59,9 @@ impl Planned {
 
     /// The path and query of the request that the upstream gets.
     pub(crate) fn upstream_target(&self) -> String {
+        if let Some(target) = self.rewritten_by_rule() {
+            return target;
+        }
         let target = self.target();
         match (self.path, target.strip_prefix(OLD)) {
             (OLD, Some(rest)) => format!("{OPEN}{rest}"),
@@ -79,7 +86,7 @@ impl Planned {
             READ_ONLY if !matches!(self.method, "GET" | "HEAD") => {
                 Some("has a method that its route does not allow")
             }
-            _ => None,
+            _ => self.why_rules_refuse(),
         }
     }
 
@@ -90,6 +97,11 @@ impl Planned {
             Some(_) => format!("{} {} ({fields})", self.method, self.target()),
             None => format!("{} {} and {} bytes", self.method, self.target(), self.body_length),
         }
+    }
+
+    /// Whether its client accepts compressed responses.
+    pub(crate) fn accepts_gzip(&self) -> bool {
+        self.named.is_multiple_of(3)
     }
 
     /// The id that its client sends.
@@ -154,6 +166,9 @@ pub(crate) struct Model {
     removals: Vec<Removal>,
     pub(crate) channels: push::Channels,
     pub(crate) heads: heads::Heads,
+    pub(crate) servers: servers::Servers,
+    /// The upstream that has got each request last.
+    at_server: HashMap<u32, usize>,
     /// The ids of requests that the server has made, and which requests they are for.
     made_ids: HashMap<String, u32>,
     /// Resources with a request that may change them, or a response that may say that they have changed.
@@ -192,7 +207,11 @@ pub(crate) struct Got<'g> {
     pub(crate) content_range: Option<&'g str>,
     pub(crate) location: Option<&'g str>,
     pub(crate) fields: ResponseFields<'g>,
+    /// All fields, of responses to requests that rules look at.
+    pub(crate) all: Vec<(&'g str, &'g str)>,
+    /// Without its coding, and how many bytes were sent.
     pub(crate) body: &'g [u8],
+    pub(crate) sent_bytes: usize,
     pub(crate) is_complete: bool,
 }
 
@@ -225,7 +244,8 @@ pub(crate) struct Excuse {
 
 impl Model {
     pub(crate) fn new(scene: &Scene) -> Model {
-        Model { channels: push::Channels::of(scene), ..Model::default() }
+        let (channels, servers) = (push::Channels::of(scene), servers::Servers::of(scene));
+        Model { channels, servers, ..Model::default() }
     }
 
     /// A client is about to send a request.
@@ -537,7 +557,7 @@ impl Model {
         let planned = self.planned.get(&id).ok_or("a response without a request")?;
         // The head of a request that is too slow may not have come, and then nobody knows whose it is.
         if got.is_complete && got.status != 408 {
-            let whole = log::Whole { status: got.status, body_bytes: got.body.len() as u64 };
+            let whole = log::Whole { status: got.status, body_bytes: got.sent_bytes as u64 };
             self.whole_responses.insert(id, whole);
         }
         self.is_not_too_fast(id, got, now, scene)?;
@@ -561,9 +581,17 @@ impl Model {
                 .is_some_and(|crashed| sent.responded.order < crashed.order && crashed.order < began.order);
             self.survivors += u64::from(is_survivor && got.confirmed.is_none());
         }
+        let mut page = None;
+        if planned.path == RULED && planned.has_inputs() {
+            page = ruled::check_response(planned, got, sent, self.configurations_of(id, scene))?;
+        }
         let is_not_modified = got.status == 304 && planned.asks.if_none_match.as_ref() == Some(&name);
         let may_be_range = planned.asks.range.is_some() && sent.status == 200;
         let is_range = may_be_range && got.status == 206;
+        if page.is_some() {
+            self.whole += u64::from(got.is_complete);
+            return Ok(());
+        }
         let is_other = sent.status != got.status && !is_range && !is_not_modified;
         if is_other && (!may_be_range || got.status != 416) {
             return Err(format!(
@@ -619,7 +647,7 @@ impl Model {
         };
         let began = self.began.get(&id).copied().unwrap_or_default();
         let most = after + rate * (now.ns - began.ns + RATE_SLACK_NS) / 1_000_000_000;
-        match got.body.len() as u64 {
+        match got.sent_bytes as u64 {
             bytes if bytes > most => {
                 let ms = (now.ns - began.ns) / 1_000_000;
                 Err(format!("request {id}: {bytes} bytes within {ms} ms, at {rate} bytes/s after {after}"))
@@ -634,12 +662,16 @@ impl Model {
         let any = |test: &dyn Fn(&Configuration) -> bool| scene.configurations.iter().any(test);
         let is_large = scene.is_too_large(planned.body_length);
         let is_for_upstream = planned.resource.is_some() || !matches!(planned.path, FIXED | MOVED);
+        if planned.has_inputs() && ruled::check_own(planned, got, self.configurations_of(id, scene))? {
+            return self.is_page_explained(planned, got);
+        }
         let allowed = match got.status {
             200 | 307 if !is_for_upstream => return fixed_response(planned, got),
             405 => planned.path == READ_ONLY && planned.why_no_upstream().is_some(),
             403 if planned.path == DISTANT && planned.why_no_upstream().is_some() => true,
             304 => return self.not_modified(planned, got),
             416 => planned.asks.range.is_some(),
+            404 => planned.path == SORRY,
             403 => planned.path == DENIED || planned.path == REFUSED && any(&|it| it.has_authorization),
             408 => excuse.client,
             413 => is_large,
@@ -653,6 +685,7 @@ impl Model {
             503 if scene.server_changes > 0 && scene.reloads > 0 => true,
             // A body that cannot be stored.
             503 if scene.disk.may_refuse() && any(&|it| it.buffers_requests) => true,
+            503 if any(&|it| it.requests_max > 0) => true,
             503 => excuse.upstream || any(&|it| it.concurrency.is_some() || it.connections_max < 4096),
             504 if planned.asks.only_if_cached && any(&|it| it.cache.is_some()) => true,
             504 => excuse.upstream || excuse.client || any(&|it| it.request_time_max.is_some()),
@@ -681,6 +714,17 @@ impl Model {
             return Err(format!("request {id}: half a response of the server's own"));
         }
         Ok(())
+    }
+
+    /// The page of an upstream's error needs such an error.
+    fn is_page_explained(&self, planned: &Planned, got: &Got<'_>) -> Result<(), String> {
+        let responses = self.sent.get(&planned.id).map(Vec::as_slice).unwrap_or_default();
+        match got.status != 500 || responses.iter().any(|sent| sent.status == 500) {
+            true => Ok(()),
+            false => {
+                Err(format!("request {} got the page of an error that no upstream has sent", planned.id))
+            }
+        }
     }
 
     /// The server has told a client of HTTP/2 that it has not processed a request.

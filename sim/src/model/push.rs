@@ -24,9 +24,13 @@ struct Published {
     channel: usize,
     /// The message's id, which the server returns when it publishes. It is not known for messages of another server.
     id: Option<String>,
+    /// It was published at this time at the earliest, and at the latest.
     at_ns: u64,
+    until_ns: u64,
     /// It comes from another server, and never arrived.
     is_lost: bool,
+    /// Its publisher does not know whether it was published.
+    is_unsure: bool,
 }
 
 /// All messages, in their order.
@@ -38,6 +42,10 @@ pub(crate) struct Channels {
     age_ns: u64,
     /// Messages that had been published at the last upgrade.
     upgraded: usize,
+    /// The last messages that are on their way to the server over HTTP: so many.
+    in_flight: usize,
+    /// The texts of messages that were published at the server, in their order; `None`: not all are known.
+    own: Option<Vec<String>>,
     /// Nothing is published any more.
     pub(crate) has_ended: bool,
 }
@@ -59,33 +67,85 @@ pub(crate) struct Position {
 impl Channels {
     pub(crate) fn of(scene: &Scene) -> Channels {
         let (history, age) = scene.channels.map_or((0, Duration::ZERO), |it| (it.history, it.age));
-        Channels { history, age_ns: age.as_nanos() as u64, ..Channels::default() }
+        Channels { history, age_ns: age.as_nanos() as u64, own: Some(Vec::new()), ..Channels::default() }
     }
 
     /// The text of the next message.
     pub(crate) fn next_text(&self, random: &mut fastrand::Rng) -> String {
+        self.next_text_behind(0, random)
+    }
+
+    /// The text of the message behind so many others.
+    pub(crate) fn next_text_behind(&self, others: usize, random: &mut fastrand::Rng) -> String {
         let length = match random.u8(..8) {
             0 => TEXT_BYTES_MAX,
             1 => random.usize(..4_000),
             _ => random.usize(..60),
         };
-        text(self.published.len(), length)
+        text(self.published.len() + others, length)
     }
 
     /// A message was published.
     pub(crate) fn publish(&mut self, channel: usize, id: Option<String>, now_ns: u64) {
-        self.published.push(Published { channel, id, at_ns: now_ns, is_lost: false });
+        let (at_ns, until_ns) = (now_ns, now_ns);
+        self.published.push(Published { channel, id, at_ns, until_ns, is_lost: false, is_unsure: false });
+    }
+
+    /// A message was published at the server itself.
+    pub(crate) fn note_own(&mut self, text: &str) {
+        self.own.iter_mut().for_each(|own| own.push(text.to_owned()));
+    }
+
+    /// Nobody knows whether some messages were published at the server.
+    pub(crate) fn forget_own(&mut self) {
+        self.own = None;
+    }
+
+    /// The texts of messages that were published at the server, if all are known.
+    pub(crate) fn own(&self) -> Option<&[String]> {
+        self.own.as_deref()
+    }
+
+    /// Messages to these channels are sent to the server over HTTP. Nothing else is published until [`Channels::arrive`].
+    pub(crate) fn send(&mut self, channels: impl Iterator<Item = usize>, now_ns: u64) {
+        let before = self.published.len();
+        channels.for_each(|channel| self.publish(channel, None, now_ns));
+        self.in_flight = self.published.len() - before;
+    }
+
+    /// They were published under these ids. `None`: nobody knows.
+    pub(crate) fn arrive(&mut self, ids: Option<Vec<String>>, now_ns: u64) {
+        let first = self.surely_published();
+        self.in_flight = 0;
+        let is_unsure = ids.is_none();
+        let mut ids = ids.into_iter().flatten();
+        for message in &mut self.published[first..] {
+            (message.id, message.until_ns, message.is_unsure) = (ids.next(), now_ns, is_unsure);
+        }
+    }
+
+    /// The number of messages that are not on their way.
+    fn surely_published(&self) -> usize {
+        self.published.len() - self.in_flight
     }
 
     /// The server has noticed that a message of another server was lost.
     pub(crate) fn publish_lost(&mut self, channel: usize, now_ns: u64) {
-        self.published.push(Published { channel, id: None, at_ns: now_ns, is_lost: true });
+        let (at_ns, until_ns) = (now_ns, now_ns);
+        self.published.push(Published {
+            channel,
+            id: None,
+            at_ns,
+            until_ns,
+            is_lost: true,
+            is_unsure: false,
+        });
     }
 
     /// A subscriber is about to ask.
     pub(crate) fn ask(&self, channels: Vec<usize>) -> Position {
-        let count = self.published.len();
-        Position { channels, next: None, from: count, to: count, lost_at_ns: None }
+        let (from, to) = (self.surely_published(), self.published.len());
+        Position { channels, next: None, from, to, lost_at_ns: None }
     }
 
     /// A new subscriber has the head of its response: it gets what is published from now on.
@@ -95,7 +155,7 @@ impl Channels {
 
     /// Another server takes over. The former one does not get the messages from now on.
     pub(crate) fn upgrade(&mut self) {
-        self.upgraded = self.published.len();
+        self.upgraded = self.surely_published();
     }
 
     /// The former server may have given a new subscriber its position, which is before messages of the new server.
@@ -127,7 +187,9 @@ impl Channels {
             return Err(format!("a subscriber got message {at} again, or after message {}", first - 1));
         }
         let surely = position.next.unwrap_or(position.to);
-        let lost = (surely..at).find(|lost| position.channels.contains(&self.published[*lost].channel));
+        let is_lost =
+            |message: &Published| !message.is_unsure && position.channels.contains(&message.channel);
+        let lost = (surely..at).find(|lost| is_lost(&self.published[*lost]));
         if let Some(lost) = lost {
             // One gap event covers all channels of the subscriber.
             let Some(lost_at_ns) = position.lost_at_ns else {
@@ -165,10 +227,11 @@ impl Channels {
             let is_in_gap = position.lost_at_ns.is_some_and(|lost_ns| self.may_be_lost(at, lost_ns));
             is_in_gap || self.published[at].is_lost
         };
-        let mut rest = self.published.iter().enumerate().skip(first);
+        let sure = &self.published[..self.surely_published()];
+        let mut rest = sure.iter().enumerate().skip(first).filter(|(_, message)| !message.is_unsure);
         let (at, message) =
             rest.find(|(at, message)| position.channels.contains(&message.channel) && !is_lost(*at))?;
-        Some((at, message.at_ns))
+        Some((at, message.until_ns))
     }
 }
 

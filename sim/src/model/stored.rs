@@ -42,8 +42,8 @@ impl Model {
         let added = |at: usize| (scene.configurations[at].adds_field, scene.configurations[at].shows_request);
         let has_one_key = (1..scene.configurations.len()).all(|at| added(at) == added(0));
         // Nor does it remove anything while there is no cache.
-        let removes =
-            has_one_key && scene.upgrades == 0 && (scene.folder_bytes.is_none() || scene.always_has_cache());
+        let is_kept = scene.folder_bytes.is_none() && scene.upgrades == 0;
+        let removes = has_one_key && (is_kept || scene.always_has_cache());
         let removals = self.removals.iter().filter(|removal| removal.is_purge || removes);
         // A purge applies to the new server only. The former one may still serve a few requests from its own cache.
         let removals: Vec<Removal> = removals.filter(|_| !drains).cloned().collect();
@@ -77,8 +77,11 @@ impl Model {
         }
         let is_unsafe = !matches!(planned.method, "GET" | "HEAD");
         let before = self.began.get(&planned.id).copied().unwrap_or_default();
-        // A response that was sent before a crash may be read after it.
-        let holds = self.crashed.is_none_or(|crashed| crashed.order < before.order);
+        // A response that was sent before a crash may be read after it. A former server tells nobody if the new one was killed.
+        let opened_ns = self.opened_ns.get(&planned.id).copied().unwrap_or(0);
+        let holds = self
+            .crashed
+            .is_none_or(|crashed| crashed.order < before.order && !self.may_be_of_former(opened_ns));
         if is_unsafe && holds && (200..400).contains(&status) {
             let target = resource_target(resource);
             self.removals.push(Removal {
@@ -94,7 +97,8 @@ impl Model {
 
     /// A 304 without the name of a response: the client has the one whose entity tag it sent.
     pub(super) fn not_modified(&self, planned: &Planned, got: &Got<'_>) -> Result<(), String> {
-        let etag = got.etag.map(|etag| etag.trim_matches('"'));
+        // It is weak if the response may be compressed.
+        let etag = got.etag.map(|etag| etag.trim_start_matches("W/").trim_matches('"'));
         match &planned.asks.if_none_match {
             Some(expected) if etag == Some(expected.as_str()) => Ok(()),
             expected => Err(format!("request {}: 304 for {etag:?}, but it has {expected:?}", planned.id)),

@@ -33,6 +33,13 @@ pub(crate) struct Configuration {
     /// The number of servers of the application, and how one of them is chosen.
     pub(crate) servers: usize,
     pub(crate) balance: proxy::Balance,
+    pub(crate) weights: [u32; SERVERS_MAX],
+    /// The last one is a backup.
+    pub(crate) has_backup: bool,
+    /// Requests at once of each; 0 is no limit.
+    pub(crate) requests_max: u32,
+    /// How long one that was down gets less than its share.
+    pub(crate) slow_start: Duration,
     pub(crate) retry_on: proxy::RetryOn,
     /// Bytes of a response, and of the memory of all, that are kept for clients that are slow; the rest goes into files.
     pub(crate) buffer_response_bytes: u64,
@@ -46,8 +53,12 @@ pub(crate) struct Configuration {
     pub(crate) shows_request: bool,
     /// The rules for fields of responses are used.
     pub(crate) changes_fields: bool,
+    /// The texts of rules name this.
+    pub(crate) rules_version: u8,
     /// The upstream is sent the id of the request.
     pub(crate) sends_request_id: bool,
+    /// Responses are compressed for clients that accept it.
+    pub(crate) compresses: bool,
     pub(crate) cache: Option<CacheSettings>,
     pub(crate) limit_rate: Option<RateLimit>,
 }
@@ -77,6 +88,13 @@ impl Configuration {
         (self.rate, self.concurrency) = (None, None);
     }
 
+    /// The servers of the application: what an operator changes holds as long as a configuration has the same. Each is its weight, whether it is a
+    /// backup, and its limit.
+    pub(crate) fn planned_servers(&self) -> impl Iterator<Item = (u32, bool, u32)> {
+        let is_backup = |at| self.has_backup && at > 0 && at + 1 == self.servers;
+        (0..self.servers).map(move |at| (self.weights[at], is_backup(at), self.requests_max))
+    }
+
     /// With the same upstreams as another configuration.
     pub(super) fn with_upstreams_of(self, other: &Configuration) -> Configuration {
         Configuration {
@@ -90,6 +108,10 @@ impl Configuration {
             retries_max: other.retries_max,
             servers: other.servers,
             balance: other.balance.clone(),
+            weights: other.weights,
+            has_backup: other.has_backup,
+            requests_max: other.requests_max,
+            slow_start: other.slow_start,
             retry_on: other.retry_on.clone(),
             ..self
         }
@@ -126,12 +148,15 @@ impl Configuration {
             request_time_max: has_request_time.then(|| seconds(random, 5, 40)),
             retries_max: random.u32(0..=2),
             servers: random.usize(1..=SERVERS_MAX),
-            // The other methods depend on random numbers of the process.
-            balance: if random.u8(..4) == 0 {
-                proxy::Balance::LeastConnections
+            balance: draw_balance(random),
+            weights: if random.u8(..3) == 0 {
+                [1; SERVERS_MAX].map(|_| random.u32(1..=4))
             } else {
-                proxy::Balance::RoundRobin
+                [1; SERVERS_MAX]
             },
+            has_backup: random.u8(..6) == 0,
+            requests_max: if random.u8(..8) == 0 { random.u32(1..=3) } else { 0 },
+            slow_start: if random.u8(..6) == 0 { seconds(random, 1, 30) } else { Duration::ZERO },
             retry_on: proxy::RetryOn {
                 error: random.u8(..4) > 0,
                 timeout: random.bool(),
@@ -146,7 +171,9 @@ impl Configuration {
             adds_field,
             shows_request: random.bool(),
             changes_fields: random.bool(),
+            rules_version: random.u8(..3),
             sends_request_id,
+            compresses: random.u8(..5) == 0,
             cache: random.bool().then(|| CacheSettings {
                 fresh_s: random.bool().then(|| random.u32(1..=20)),
                 stale_s: random.u32(..20),
@@ -156,5 +183,16 @@ impl Configuration {
                 after_bytes: if random.bool() { 0 } else { random.u64(..100_000) },
             }),
         }
+    }
+}
+
+/// How a server is chosen. Keys are in a field of their own.
+pub(super) fn draw_balance(random: &mut fastrand::Rng) -> proxy::Balance {
+    match random.u8(..8) {
+        0 | 1 => proxy::Balance::LeastConnections,
+        2 => proxy::Balance::LeastTime,
+        3 => proxy::Balance::TwoChoices,
+        4 => proxy::Balance::Hash(proxy::Key::Header("x-key".to_owned())),
+        _ => proxy::Balance::RoundRobin,
     }
 }

@@ -5,9 +5,10 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use flatout_lane::poll::EVENTS_MAX;
 use flatout_proxy::RetryOn;
 
+use super::configuration::draw_balance;
 use super::{
     BODY_BYTES_SHORT, CacheSettings, Channels, Configuration, FRESH_S_LONG, Occasion, SEND_BUFFER_SMALL,
-    Scene, TIME_MAX, WAITING_MAX,
+    SERVERS_MAX, Scene, TIME_MAX, WAITING_MAX,
 };
 use crate::model::cache::PLAIN_RESOURCES;
 
@@ -61,6 +62,8 @@ impl Scene {
             0 => self.focus_on_channel(random),
             1 => self.focus_on_bodies(random),
             2 => self.focus_on_folder(random),
+            3 => self.focus_on_rules(random),
+            4 => self.focus_on_servers(random),
             _ => {}
         }
     }
@@ -75,6 +78,8 @@ impl Scene {
             age: 100 * TIME_MAX,
             lag_max: 1000,
             has_bus: false,
+            is_over_http: random.u8(..3) == 0,
+            has_tokens: random.u8(..3) == 0,
             is_single: true,
             is_busy: true,
         });
@@ -98,6 +103,41 @@ impl Scene {
         self.configurations.push(other);
         (self.changes, self.reloads) = (Occasion::BodyWaits, random.u32(10..=30));
         (self.has_many_uploads, self.shares_resources, self.channels) = (true, false, None);
+    }
+
+    /// Requests that many rules look at, and reloads that change what the rules say.
+    fn focus_on_rules(&mut self, random: &mut fastrand::Rng) {
+        (self.has_many_rules, self.shares_resources, self.channels) = (true, false, None);
+        (self.crashes, self.clock_steps) = (0, 0);
+        self.clients = random.usize(3..=8);
+        if let [configuration] = self.configurations.as_mut_slice() {
+            configuration.rate = None;
+        }
+    }
+
+    /// Three servers of the application that never fail, or of which one always does.
+    fn focus_on_servers(&mut self, random: &mut fastrand::Rng) {
+        self.keep_server();
+        (self.clients, self.channels) = (random.usize(4..=8), None);
+        (self.clients_fail, self.upstreams_fail, self.shares_resources) = (false, false, false);
+        (self.rate_min, self.send_buffer_bytes, self.has_many_uploads) = (0, None, false);
+        (self.disk.fills_up, self.disk.tears, self.disk.waiting_max) = (false, false, WAITING_MAX);
+        let Some(configuration) = self.configurations.first_mut() else { return };
+        configuration.servers = SERVERS_MAX;
+        (configuration.connections_max, configuration.request_time_max) = (4096, None);
+        (configuration.cache, configuration.limit_rate, configuration.rate) = (None, None, None);
+        configuration.retry_on = RetryOn { error: true, ..RetryOn::none() };
+        configuration.retries_max = random.u32(1..=2);
+        (configuration.balance, configuration.requests_max) = (draw_balance(random), 0);
+        match random.u8(..3) {
+            0 => {
+                (configuration.streams_max, configuration.is_fastcgi) = (None, false);
+                configuration.has_backup = false;
+                self.failing_server = Some(random.usize(..SERVERS_MAX));
+            }
+            1 => configuration.requests_max = random.u32(1..=3),
+            _ => {}
+        }
     }
 
     /// A folder that goes from one server to the next, and purges while it does.

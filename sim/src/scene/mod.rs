@@ -6,6 +6,7 @@ mod focus;
 mod paths;
 mod plan;
 pub(crate) mod routes;
+pub(crate) mod ruled;
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
@@ -21,9 +22,12 @@ use crate::message::BODY_BYTES_MAX;
 use crate::model::cache::{PLAIN_RESOURCES, RESOURCES};
 
 /// Servers of the application, and their names.
-const SERVERS_MAX: usize = 2;
-pub(crate) const APPLICATION: [&str; SERVERS_MAX] = ["application", "application-2"];
-pub(crate) const APPLICATION_NUMBERS: [usize; SERVERS_MAX] = [0, 2];
+const SERVERS_MAX: usize = 3;
+pub(crate) const APPLICATION: [&str; SERVERS_MAX] = ["application", "application-2", "application-3"];
+pub(crate) const APPLICATION_NUMBERS: [usize; SERVERS_MAX] = [0, 2, 4];
+
+/// After so many failures a server is down: the default of an upstream.
+pub(crate) const FAILURES_MAX: u32 = 3;
 
 /// The server that gets the TLS connections that are passed on.
 pub(crate) const PASSED: &str = "passed";
@@ -63,6 +67,8 @@ pub(crate) struct Scene {
     pub(crate) upstreams_fail: bool,
     /// Nearly all of their responses fail.
     pub(crate) upstreams_fail_mostly: bool,
+    /// This server of the application closes its connections in place of all responses.
+    pub(crate) failing_server: Option<usize>,
     pub(crate) rate_min: u64,
     pub(crate) requests_per_connection_max: Option<u32>,
     /// Most requests are for a few resources whose responses may be stored.
@@ -114,6 +120,8 @@ pub(crate) struct Scene {
     pub(crate) body_bytes_max: usize,
     /// Most requests are uploads.
     pub(crate) has_many_uploads: bool,
+    /// Most requests are for routes with many rules.
+    pub(crate) has_many_rules: bool,
     /// The server's limits of buffers are at most this. `None`: they are as they are.
     pub(crate) limit_bytes: Option<NonZeroUsize>,
 }
@@ -149,6 +157,10 @@ pub(crate) struct Channels {
     pub(crate) lag_max: u32,
     /// Some messages come from another server.
     pub(crate) has_bus: bool,
+    /// Some messages are published over HTTP.
+    pub(crate) is_over_http: bool,
+    /// Subscribers need tokens.
+    pub(crate) has_tokens: bool,
     /// All messages and subscribers have the same channel.
     pub(crate) is_single: bool,
     /// Messages come one right behind the other, and subscribers read a little at a time, with short pauses: some are always behind.
@@ -201,6 +213,7 @@ impl Scene {
             clients_fail: random.bool() && !is_calm,
             upstreams_fail: random.bool() && !is_calm,
             upstreams_fail_mostly: false,
+            failing_server: None,
             rate_min: if !is_calm && random.u8(..4) == 0 { 240 } else { 0 },
             requests_per_connection_max: (random.u8(..6) == 0).then(|| random.u32(1..=3)),
             shares_resources: random.bool() || is_calm,
@@ -213,6 +226,8 @@ impl Scene {
                 age: *random.choice(&[AGE_SHORT, 100 * TIME_MAX]).expect("some"),
                 lag_max: *random.choice(&[2, 1000]).expect("some"),
                 has_bus: random.u8(..3) == 0,
+                is_over_http: random.bool(),
+                has_tokens: random.u8(..3) == 0,
                 is_single: false,
                 is_busy: false,
             }),
@@ -238,6 +253,7 @@ impl Scene {
             has_long_bodies: random.u8(..16) == 0,
             body_bytes_max: BODY_BYTES_MAX,
             has_many_uploads: false,
+            has_many_rules: false,
             limit_bytes: None,
         };
         let buffer = *random.choice(&[None, None, Some(SEND_BUFFER_SMALL), Some(0)]).expect("some");
@@ -266,6 +282,7 @@ impl Scene {
         // By a generator of its own: everything else stays as it is without a folder.
         scene.draw_folder(&mut fastrand::Rng::with_seed(random.get_seed()));
         scene.draw_operator(&mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(1)));
+        scene.draw_upgrades_with_crashes(&mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(4)));
         let is_focused = scene.draw_focus(&mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(2)));
         scene.draw_limits(is_focused, &mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(3)));
         scene
@@ -345,6 +362,18 @@ impl Scene {
             // Several of a worker have the same channel, and some of them are late.
             channels.subscribers = random.usize(5..=MANY_SUBSCRIBERS);
             channels.is_single = random.bool();
+        }
+        if let Some(channels) = self.channels.as_mut().filter(|_| self.connections_max.is_some()) {
+            // Subscribers may have all connections, and stay as long as not all messages are published.
+            channels.is_over_http = false;
+        }
+    }
+
+    /// In some runs, servers are killed and replaced: the new one, or the former one while it drains.
+    fn draw_upgrades_with_crashes(&mut self, random: &mut fastrand::Rng) {
+        if self.crashes > 0 && random.u8(..3) == 0 {
+            (self.upgrades, self.crashes) = (random.u32(1..=3), random.u32(2..=6));
+            self.draw_around_upgrades(random);
         }
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use flatout_cache::{DiskPlan, Plan as CachePlan};
+use flatout_compress::{Compress, Level};
 use flatout_engine::{self as engine, Limits, Listen, ProxyHeader};
 use flatout_gateway::{BufferRequests, Forward, Rules as CacheRules};
 use flatout_proxy as proxy;
@@ -14,14 +15,18 @@ use flatout_site::plan::{
     Template, TlsPassthrough, Trust,
 };
 use flatout_tls::ServerPlan;
+use flatout_wire::accept::Coding;
 
 use super::paths::{cache_path, listen_path, passed_path, proxied_path, secure_path, upstream_path};
-use super::{APPLICATION, CacheSettings, Configuration, PASSED, Scene, routes};
+use super::{APPLICATION, CacheSettings, Configuration, PASSED, Scene, routes, ruled};
 use crate::model::push::CHANNELS_PATH;
 use crate::{secure, subscriber};
 
 /// The index of the upstream for connections that are passed on.
 const PASSED_UPSTREAM: usize = 2;
+
+/// Shorter bodies are not compressed.
+const COMPRESSED_BYTES_MIN: u64 = 100;
 
 /// Longer than any request takes.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(1000);
@@ -48,7 +53,8 @@ impl Configuration {
             retry_on: self.retry_on.clone(),
             balance: self.balance.clone(),
             cgi: proxy::Cgi { root: "/scripts".to_owned(), ..proxy::Cgi::default() },
-            ..proxy::Upstream::new(names[0], names.iter().map(server).collect())
+            slow_start: self.slow_start,
+            ..proxy::Upstream::new(names[0], self.servers(names, folder))
         };
         let (rates, rate_uses) = match self.rate {
             None => (Vec::new(), Vec::new()),
@@ -93,6 +99,7 @@ impl Configuration {
             request_fields: added.into_iter().chain(id).chain(shown).collect(),
             response_fields: if self.changes_fields { routes::response_fields() } else { Vec::new() },
             cache: self.cache.map(CacheSettings::rules),
+            compress: self.compresses.then(compress),
             limit_rate: ByteCount::Fixed(self.limit_rate.map_or(0, |limit| limit.bytes_per_s)),
             limit_rate_after: ByteCount::Fixed(self.limit_rate.map_or(0, |limit| limit.after_bytes)),
             ..Rules::default()
@@ -107,11 +114,14 @@ impl Configuration {
             Route::new(PathMatch::prefix(CHANNELS_PATH), Action::Push(plan))
         });
         let proxies = scene.has_proxy_header.then_some(Peers::Unix);
+        let trust = Trust { proxies: proxies.into_iter().collect(), from: AddressFrom::ProxyProtocol };
+        let ruled = ruled::all(self.rules_version, &rules, &forward);
+        let others = ruled::sites(self.rules_version, &trust);
         let everything = Site {
             name: "*".to_owned(),
             hosts: vec![Host::Any],
-            routes: routes::all(&rules, &forward).into_iter().chain(channels).collect(),
-            trust: Trust { proxies: proxies.into_iter().collect(), from: AddressFrom::ProxyProtocol },
+            routes: routes::all(&rules, &forward).into_iter().chain(ruled).chain(channels).collect(),
+            trust,
             ..Site::default()
         };
         let share = PassthroughShare { weight: 1, upstream: Some(PASSED_UPSTREAM) };
@@ -138,7 +148,9 @@ impl Configuration {
             },
             rates,
             concurrency: concurrency.into_iter().collect(),
-            sites: std::iter::once(everything).chain(passing).map(Into::into).collect(),
+            maps: ruled::maps(self.rules_version),
+            sets: ruled::sets(self.rules_version),
+            sites: std::iter::once(everything).chain(passing).chain(others).map(Into::into).collect(),
             ..site::Plan::default()
         };
         let limits = Limits {
@@ -180,6 +192,30 @@ impl Configuration {
             Err(Invalid::Value(value)) => panic!("a plan that is refused: {value}: {self:?}"),
             Err(_) => panic!("a plan that is refused: {self:?}"),
         }
+    }
+}
+
+/// Compresses all bodies, except very short ones.
+fn compress() -> Compress {
+    Compress {
+        levels: vec![Level { coding: Coding::Gzip, level: 1 }],
+        types: vec!["*/*".to_owned()],
+        bytes_min: COMPRESSED_BYTES_MIN,
+        decodes: false,
+    }
+}
+
+impl Configuration {
+    /// The servers of an upstream with these names.
+    fn servers(&self, names: &[&str], folder: &Path) -> Vec<proxy::Server> {
+        let server = |(at, name): (usize, &&str)| proxy::Server {
+            weight: self.weights[at],
+            backup: self.has_backup && at > 0 && at + 1 == names.len(),
+            // Not of the authorization service.
+            requests_max: if names[0] == APPLICATION[0] { self.requests_max } else { 0 },
+            ..proxy::Server::new(proxy::Address::Unix(upstream_path(folder, name)))
+        };
+        names.iter().enumerate().map(server).collect()
     }
 }
 

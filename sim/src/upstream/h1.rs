@@ -240,7 +240,7 @@ impl Connection {
             if let Body::FastCgi(_) = body {
                 arrived.check_length(head.field("content-length"))?;
             }
-            let behaviour = Behaviour::draw(random, shared.scene);
+            let behaviour = Behaviour::draw(random, shared.scene, self.actor);
             // Also if it never gets to respond.
             shared.upstreams_failed |= behaviour.fault.is_some();
             let tunnel = self.asked_tunnel(&arrived, &head, random, shared)?;
@@ -339,7 +339,13 @@ impl Connection {
         self.sent = 0;
         match fault {
             None => self.output = response,
-            Some(Fault::NoResponse) => self.then = Then::Close,
+            Some(Fault::NoResponse) => {
+                self.then = Then::Close;
+                if shared.scene.failing_server.is_some() && role == Role::Application {
+                    let now = shared.moment();
+                    shared.model.server_fails(now);
+                }
+            }
             Some(Fault::Silence) => {
                 self.then = Then::Nothing;
                 // Of a request that is still sent, the limits are others.

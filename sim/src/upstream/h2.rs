@@ -195,7 +195,7 @@ impl Connection {
         let target = head.uri.path_and_query().map_or("", |target| target.as_str());
         let field = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
         let arrived = Arrived::new(role, head.method.as_str(), target, field, shared, self.actor)?;
-        let behaviour = Behaviour::draw(random, shared.scene);
+        let behaviour = Behaviour::draw(random, shared.scene, self.actor);
         // Also if it never gets to respond.
         shared.upstreams_failed |= behaviour.fault.is_some();
         self.streams.push(Stream {

@@ -12,9 +12,9 @@ use std::path::Path;
 
 use crate::frames::PREFACE;
 use crate::message::is_part_of_body;
-use crate::model::Planned;
+use crate::model::{Planned, ruled};
 use crate::scene::routes::SHOWN_FIELD;
-use crate::scene::{REFUSED, Scene};
+use crate::scene::{APPLICATION_NUMBERS, REFUSED, Scene};
 use crate::socket::{Did, Listener, Received, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
@@ -260,6 +260,7 @@ impl Arrived {
         shared.model.request_id(&planned, field("x-request-id"), shared.scene)?;
         if let Actor::Upstream(number, _) = actor {
             shared.model.may_get(number, planned.id)?;
+            shared.model.server_gets(number, &planned, now, shared.scene)?;
         }
         let client = field("remote-addr").or(field("x-forwarded-for")).and_then(|text| text.parse().ok());
         if client != planned.address {
@@ -282,6 +283,7 @@ impl Arrived {
         if !is_right || shown.is_some_and(|shown| shown != expected) {
             return Err(format!("request {}: X-Shown is {shown:?}, expected {expected:?}", planned.id));
         }
+        ruled::check_request(&planned, &field, model.configurations_of(planned.id, scene))?;
         shared.event(actor, Event::SeenHead(planned.id));
         Ok(Arrived { planned: Some(planned), allows: true, etag, checked: 0 })
     }
@@ -335,10 +337,15 @@ impl Behaviour {
         self.trickles || random.u8(..if self.is_slow { 2 } else { 24 }) == 0
     }
 
-    fn draw(random: &mut fastrand::Rng, scene: &Scene) -> Behaviour {
+    fn draw(random: &mut fastrand::Rng, scene: &Scene, actor: Actor) -> Behaviour {
         let faults = [Fault::NoResponse, Fault::HalfResponse, Fault::Silence, Fault::Garbage, Fault::Deaf];
         let fails = scene.upstreams_fail && (random.u8(..6) == 0) != scene.upstreams_fail_mostly;
         let fault = fails.then(|| *random.choice(&faults).expect("some"));
+        let fails_always = |number| scene.failing_server.map(|at| APPLICATION_NUMBERS[at]) == Some(number);
+        let fault = match actor {
+            Actor::Upstream(number, _) if fails_always(number) => Some(Fault::NoResponse),
+            _ => fault,
+        };
         let is_hasty = scene.upstreams_are_hasty && random.u8(..4) > 0;
         Behaviour {
             start: if is_hasty || random.u8(..4) == 0 { Begin::AfterHead } else { Begin::AfterBody },

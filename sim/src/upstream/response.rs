@@ -70,9 +70,16 @@ pub(super) fn application(
     );
     shared.event(actor, Event::Responds(planned.id, status));
     let field = if confirmed.is_some() { "X-Confirmed" } else { "X-Sent" };
-    let mut lines = format!("{field}: {name}\r\nX-Powered-By: yes\r\n");
+    let mut lines = format!("{field}: {name}\r\nX-Powered-By: yes\r\nContent-Type: text/plain\r\n");
     if planned.id % 2 == 0 {
         lines += "X-Served-By: application\r\n";
+    }
+    if planned.has_inputs() {
+        let id = planned.id;
+        lines += &format!("Set-Cookie: session={id}; Path=/app/x; Domain=application.test\r\n");
+        if status == 201 {
+            lines += &format!("Location: http://application.test/{id}\r\n");
+        }
     }
     if let Some(resource) = planned.resource {
         let etag = confirmed.unwrap_or(&name);

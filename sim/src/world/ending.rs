@@ -71,7 +71,13 @@ impl World {
             (accepted, requests) = (accepted + figures.accepted, requests + figures.requests);
         }
         self.memory_is_free()?;
-        if shared.crashes > 0 {
+        shared.model.servers.check_shares(shared.scene)?;
+        if let (1, Some(carried), Some(own)) =
+            (self.servers.len(), &self.servers[0].carried, shared.model.channels.own())
+        {
+            carried.check(own)?;
+        }
+        if shared.crashes() > 0 {
             // The figures are those of the last one only.
             return Ok(());
         }

@@ -107,6 +107,7 @@ impl World {
             upstream(1, Role::Authorization, "authorization", &mut random),
             upstream(2, Role::Application, APPLICATION[1], &mut random),
             upstream(3, Role::Passed, PASSED, &mut random),
+            upstream(4, Role::Application, APPLICATION[2], &mut random),
         ];
         let clients: Vec<Client> =
             (0..scene.clients).map(|number| Client::new(number, scene, reduction, random.fork())).collect();
@@ -237,9 +238,15 @@ impl World {
     fn act(&mut self, actor: usize, shared: &mut Shared<'_>) -> Result<bool, String> {
         let mut at = actor;
         if at < self.all_workers {
-            let Some(server) = self.servers.get_mut(at / self.workers) else { return Ok(false) };
+            let number = at / self.workers;
+            let Some(server) = self.servers.get_mut(number) else { return Ok(false) };
             let worker = &mut server.workers[at % self.workers];
             let did = worker.step().map_err(|error| format!("worker {at}: {error}"))?;
+            if let (Some(invalidated), Some(next)) =
+                (&self.servers[number].invalidated, self.servers.get(number + 1))
+            {
+                invalidated.pass_on(&next.live);
+            }
             shared.has_unread &= !did;
             return Ok(did);
         }
@@ -261,7 +268,7 @@ impl World {
                 self.note_written_purges(shared);
                 Ok(did)
             }
-            1 => self.publisher.step(shared),
+            1 => self.publisher.step(self.folder.path(), shared),
             _ => self.operate(shared),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use flatout_cache::{Purge, PurgeScope};
 use flatout_lane::{clock, jobs};
+use flatout_proxy::ServerMode;
 use flatout_server::simulation;
 use flatout_server::upgrade::ListenerOwner;
 
@@ -14,7 +15,7 @@ use crate::model::cache::{RESOURCES, TAGS, tag_name};
 use crate::model::resource_target;
 use crate::scene::{APPLICATION, APPLICATION_NUMBERS, Occasion, cache_path, upstream_path};
 use crate::server::{Opening, Server};
-use crate::trace::{Actor, Event};
+use crate::trace::{Actor, Crash, Event};
 
 /// The longest time between two purges.
 const PURGE_PAUSE_NS_MAX: u64 = 2_000_000_000;
@@ -125,6 +126,12 @@ impl World {
                 // The new server ends before its workers start.
                 drop(successor);
                 None
+            } else if fails == 2 {
+                // It is killed when they have started.
+                let killed = opening.start();
+                jobs::drop_killed(|| killed.kill());
+                drop(successor);
+                None
             } else {
                 Some((successor, opening.start()))
             }
@@ -147,7 +154,8 @@ impl World {
                 }
             };
         };
-        let moved = giving.finish().map_err(|why| format!("the upgrade failed: {why}"))?;
+        let (moved, invalidated) = giving.finish().map_err(|why| format!("the upgrade failed: {why}"))?;
+        former.invalidated = Some(invalidated);
         self.publisher.publish_to(server.hub.clone());
         self.servers.push(server);
         shared.moved += moved as u64;
@@ -174,12 +182,16 @@ impl World {
             1 => vec![1],
             _ => vec![0, 1],
         };
-        let server = |at: &usize| {
-            let path = upstream_path(self.folder.path(), APPLICATION[*at]);
-            flatout_proxy::Server::new(flatout_proxy::Address::Unix(path))
-        };
-        let servers: Vec<_> = used.iter().map(server).collect();
+        let address =
+            |at: usize| flatout_proxy::Address::Unix(upstream_path(self.folder.path(), APPLICATION[at]));
+        // Those that are not used any more are removed, or drained.
+        let listed = if self.random.bool() { used.clone() } else { vec![0, 1] };
+        let servers: Vec<_> = listed.iter().map(|at| flatout_proxy::Server::new(address(*at))).collect();
         proxy.set_servers(APPLICATION[0], &servers)?;
+        for at in listed {
+            let mode = if used.contains(&at) { ServerMode::Serving } else { ServerMode::Draining };
+            proxy.set_mode(APPLICATION[0], &address(at), mode)?;
+        }
         let numbers = used.iter().map(|at| APPLICATION_NUMBERS[*at]).collect();
         shared.model.serve_by(Some(numbers), shared.moment());
         shared.event(Actor::Operator, Event::Servers(used));
@@ -195,23 +207,51 @@ impl World {
         }
     }
 
-    /// The server is killed, and started again on what is left of its folder.
+    /// Servers are killed. If the last one is, it starts again on what is left of its folder.
     fn crash(&mut self, shared: &mut Shared<'_>) {
         self.crashes_left -= 1;
-        let has_lost_power = self.random.bool();
+        let crash = self.draw_crash();
         self.note_written_purges(shared);
-        jobs::set_crashed(true);
-        self.servers.drain(..).for_each(Server::kill);
+        match crash {
+            Crash::All | Crash::Machine => {
+                jobs::set_crashed(true);
+                self.servers.drain(..).for_each(Server::kill);
+            }
+            Crash::Formers => {
+                let formers = self.servers.len() - 1;
+                jobs::drop_killed(|| self.servers.drain(..formers).for_each(Server::kill));
+            }
+            Crash::Latest => {
+                let latest = self.servers.pop();
+                jobs::drop_killed(|| latest.into_iter().for_each(Server::kill));
+                self.servers.iter_mut().for_each(|former| former.invalidated = None);
+            }
+        }
         flatout_proxy::forget_all();
-        crash::lose_unsynced(&cache_path(self.folder.path()), has_lost_power, &mut self.random);
-        jobs::set_crashed(false);
-        self.disk.start_again();
-        let configuration = &shared.scene.configurations[shared.served];
-        self.servers.push(Server::start(configuration, shared.scene, self.folder.path()));
-        shared.event(Actor::Operator, Event::Crash(has_lost_power));
-        shared.crashes += 1;
-        shared.model.crash(shared.moment());
+        shared.event(Actor::Operator, Event::Crash(crash));
+        if crash == Crash::Formers {
+            shared.kill_formers();
+        } else {
+            let has_lost_power = crash == Crash::Machine;
+            crash::lose_unsynced(&cache_path(self.folder.path()), has_lost_power, &mut self.random);
+            jobs::set_crashed(false);
+            self.disk.start_again();
+            let configuration = &shared.scene.configurations[shared.served];
+            self.servers.push(Server::start(configuration, shared.scene, self.folder.path()));
+            shared.kill();
+        }
         self.awake.wake_all();
+    }
+
+    fn draw_crash(&mut self) -> Crash {
+        let has_former = self.servers.len() > 1;
+        match (has_former && self.random.bool(), self.random.bool()) {
+            (true, true) => Crash::Formers,
+            // Jobs of the disk may belong to either.
+            (true, false) if jobs::count() == 0 => Crash::Latest,
+            (_, true) => Crash::Machine,
+            (_, false) => Crash::All,
+        }
     }
 
     /// Purges sometimes, if the folder moves to another server.

@@ -26,12 +26,20 @@ pub(crate) struct Shared<'s> {
     pub(super) requests: u32,
     /// Connections to the server.
     pub(super) opened: u64,
-    /// How often the server was killed.
-    pub(crate) crashes: u32,
+    /// How often servers were killed, and which connections each time.
+    kills: Vec<Kill>,
     /// Subscribers that upgrades have moved to another server.
     pub(crate) moved: u64,
     /// Long polls on connections that had one before.
     pub(crate) polls: u64,
+}
+
+/// The connections that end when servers are killed.
+#[derive(Debug, Clone, Copy)]
+enum Kill {
+    All,
+    /// Those that may belong to a server that was replaced: opened by this time.
+    OpenedUntil(u64),
 }
 
 impl<'s> Shared<'s> {
@@ -48,10 +56,35 @@ impl<'s> Shared<'s> {
             served: 0,
             requests: 0,
             opened: 0,
-            crashes: 0,
+            kills: Vec::new(),
             moved: 0,
             polls: 0,
         }
+    }
+
+    /// How often servers were killed.
+    pub(crate) fn crashes(&self) -> u32 {
+        self.kills.len() as u32
+    }
+
+    /// Whether the server of a connection may have been killed since then: it was opened at this time, after so many crashes.
+    pub(crate) fn may_be_killed(&self, crashes: u32, opened_ns: u64) -> bool {
+        let mut since = self.kills.iter().skip(crashes as usize);
+        since.any(|kill| match kill {
+            Kill::All => true,
+            Kill::OpenedUntil(until_ns) => opened_ns <= *until_ns,
+        })
+    }
+
+    /// All servers are killed, or the new one: nobody knows which connections belong to that one.
+    pub(super) fn kill(&mut self) {
+        self.kills.push(Kill::All);
+        self.model.crash(self.moment());
+    }
+
+    /// The servers that were replaced are killed.
+    pub(super) fn kill_formers(&mut self) {
+        self.kills.push(Kill::OpenedUntil(self.now_ns));
     }
 
     /// Requests that were sent.
@@ -60,7 +93,7 @@ impl<'s> Shared<'s> {
     }
 
     pub(crate) fn event(&mut self, actor: Actor, event: Event) {
-        let is_client = matches!(actor, Actor::Client(_) | Actor::Subscriber(_));
+        let is_client = matches!(actor, Actor::Client(_) | Actor::Subscriber(_) | Actor::Publisher);
         self.opened += u64::from(is_client && event == Event::Open);
         self.trace.add(self.now_ns, actor, event);
     }
@@ -110,8 +143,8 @@ impl<'s> Shared<'s> {
     /// Another configuration is served.
     pub(super) fn serve(&mut self, configuration: usize) {
         // Servers that the operator has set are used until a configuration with other servers is loaded.
-        let servers = |at: usize| self.scene.configurations[at].servers;
-        let has_other_servers = servers(self.served) != servers(configuration);
+        let servers = |at: usize| self.scene.configurations[at].planned_servers();
+        let has_other_servers = !servers(self.served).eq(servers(configuration));
         self.served = configuration;
         self.model.heads.serve(configuration);
         if has_other_servers {
