@@ -119,6 +119,7 @@ fn of_scene(it: &Scene) -> Properties {
         ("few events at a time", it.events_max < EVENTS_MAX),
         ("small socket buffers", it.send_buffer_bytes.is_some()),
         ("small limits of buffers", it.limit_bytes.is_some()),
+        ("latest values", it.channels.is_some_and(|channels| channels.is_latest)),
         ("messages over HTTP", it.channels.is_some_and(|channels| channels.is_over_http)),
         ("tokens of subscribers", it.channels.is_some_and(|channels| channels.has_tokens)),
         ("many rules", it.has_many_rules),

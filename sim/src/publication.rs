@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::client::connect;
 use crate::message::{Decoder, Framing, Head, Start, chunked};
-use crate::model::push::{CHANNELS_PATH, channel_name};
+use crate::model::push::{CHANNELS_PATH, channel_name, key_name};
 use crate::socket::{Received, Sent, Socket};
 use crate::token;
 use crate::trace::{Actor, Event};
@@ -74,22 +74,29 @@ impl Publication {
         self.has_token
     }
 
-    /// Begins to publish these messages, each to its channel.
+    /// Begins to publish these messages, each to its channel. `first`: they are latest values, and this is the number of the first.
     pub(crate) fn begin(
         &mut self,
         messages: &[(usize, String)],
+        first: Option<usize>,
         has_token: bool,
         random: &mut fastrand::Rng,
     ) {
         let names: Vec<String> = messages.iter().map(|(channel, _)| channel_name(*channel)).collect();
         self.is_list = messages.len() > 1 || random.u8(..4) == 0;
         let (path, body) = match (messages, self.is_list) {
-            ([(_, text)], false) => (format!("{CHANNELS_PATH}/{}", names[0]), text.clone()),
+            ([(_, text)], false) => {
+                let query = first.map(|number| format!("?key={}", key_name(number))).unwrap_or_default();
+                (format!("{CHANNELS_PATH}/{}{query}", names[0]), text.clone())
+            }
             _ => {
-                let entries = names
-                    .iter()
-                    .zip(messages)
-                    .map(|(channel, (_, data))| json!({ "channel": channel, "data": data }));
+                let all = names.iter().zip(messages).enumerate();
+                let entries = all.map(|(at, (channel, (_, data)))| match first {
+                    None => json!({ "channel": channel, "data": data }),
+                    Some(number) => {
+                        json!({ "channel": channel, "data": data, "key": key_name(number + at) })
+                    }
+                });
                 (CHANNELS_PATH.to_owned(), Value::Array(entries.collect()).to_string())
             }
         };

@@ -8,7 +8,7 @@ use flatout_push::{History, Hub, Kind, Plan};
 use crate::bus::Bus;
 use crate::client::connect;
 use crate::event_stream::EventStream;
-use crate::model::push::{CHANNELS, CHANNELS_PATH, Position, channel_name};
+use crate::model::push::{CHANNELS, CHANNELS_PATH, KEYS, Position, channel_name, key_name};
 use crate::publication::{Progress, Publication};
 use crate::scene::{Channels, Occasion};
 use crate::socket::{Received, Sent, Socket};
@@ -53,7 +53,10 @@ pub(crate) fn plan(channels: Channels) -> Plan {
     Plan {
         prefix: CHANNELS_PATH.to_owned(),
         group: GROUP.to_owned(),
-        history: History { kind: Kind::Log, count: channels.history, age: channels.age },
+        history: match channels.is_latest {
+            true => History { kind: Kind::Latest, count: KEYS, age: channels.age },
+            false => History { kind: Kind::Log, count: channels.history, age: channels.age },
+        },
         lag_max: channels.lag_max,
         publish_token: Some(token::PUBLISHER.to_owned()),
         subscribe_secret: channels.has_tokens.then(|| token::SECRET.to_owned()),
@@ -134,7 +137,9 @@ impl Publisher {
                 None
             } else {
                 shared.model.channels.note_own(&text);
-                let id = self.hub.publish(&name, text, &plan);
+                let key = channels.is_latest.then(|| key_name(shared.model.channels.next_number()).into());
+                let publication = flatout_push::Publication { key, ..text.into() };
+                let id = self.hub.publish(&name, publication, &plan);
                 Some(id.map_err(|refused| format!("a message was not published: {refused}"))?)
             };
             shared.model.channels.publish(channel, id, shared.now_ns);
@@ -165,7 +170,8 @@ impl Publisher {
             Some(publication) => publication,
             None => Publication::connect(folder, &mut self.random, shared)?,
         };
-        publication.begin(&messages, has_token, &mut self.random);
+        let first = channels.is_latest.then(|| shared.model.channels.next_number());
+        publication.begin(&messages, first, has_token, &mut self.random);
         shared.polls += 1;
         if has_token {
             shared.model.channels.send(messages.iter().map(|(channel, _)| *channel), shared.now_ns);
@@ -360,7 +366,13 @@ impl Subscriber {
         let is_http2 = transport == Transport::Events && may_stay && self.random.bool();
         let socket = connect(folder, is_http2, &mut self.random, shared, actor)?;
         if self.cursor.is_none() {
-            self.position = shared.model.channels.ask(self.position.channels.clone());
+            let gets_current = transport != Transport::Poll
+                && shared.scene.channels.is_some_and(|channels| channels.is_latest);
+            let channels = self.position.channels.clone();
+            self.position = match gets_current {
+                true => shared.model.channels.ask_current(channels),
+                false => shared.model.channels.ask(channels),
+            };
         }
         self.reads_since_ns = shared.now_ns;
         let has_tokens = shared.scene.channels.is_some_and(|channels| channels.has_tokens);

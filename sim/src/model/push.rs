@@ -11,6 +11,14 @@ const AGE_SLACK_NS: u64 = 500_000_000;
 /// Channels of a run.
 pub(crate) const CHANNELS: usize = 3;
 
+/// Keys of latest values in a channel: each as many as it needs.
+pub(crate) const KEYS: usize = 3;
+
+/// The key of the message with this number.
+pub(crate) fn key_name(number: usize) -> String {
+    format!("key-{}", number % KEYS)
+}
+
 /// Where channels are.
 pub(crate) const CHANNELS_PATH: &str = "/channels";
 
@@ -37,6 +45,8 @@ struct Published {
 #[derive(Debug, Default)]
 pub(crate) struct Channels {
     published: Vec<Published>,
+    /// Of each channel the latest value of each key is kept, and nothing else.
+    is_latest: bool,
     /// How many messages of each channel are kept, and how long.
     history: usize,
     age_ns: u64,
@@ -67,7 +77,14 @@ pub(crate) struct Position {
 impl Channels {
     pub(crate) fn of(scene: &Scene) -> Channels {
         let (history, age) = scene.channels.map_or((0, Duration::ZERO), |it| (it.history, it.age));
-        Channels { history, age_ns: age.as_nanos() as u64, own: Some(Vec::new()), ..Channels::default() }
+        let is_latest = scene.channels.is_some_and(|channels| channels.is_latest);
+        Channels {
+            is_latest,
+            history,
+            age_ns: age.as_nanos() as u64,
+            own: Some(Vec::new()),
+            ..Channels::default()
+        }
     }
 
     /// The text of the next message.
@@ -148,6 +165,23 @@ impl Channels {
         Position { channels, next: None, from, to, lost_at_ns: None }
     }
 
+    /// A subscriber of latest values is about to ask for those that there are, and for all changes.
+    pub(crate) fn ask_current(&self, channels: Vec<usize>) -> Position {
+        Position { next: Some(0), from: 0, to: 0, ..self.ask(channels) }
+    }
+
+    /// The number of the next message.
+    pub(crate) fn next_number(&self) -> usize {
+        self.published.len()
+    }
+
+    /// Whether a later message has replaced this one.
+    fn is_replaced(&self, at: usize) -> bool {
+        let channel = self.published[at].channel;
+        let mut later = self.published.iter().enumerate().skip(at + 1);
+        self.is_latest && later.any(|(other, message)| message.channel == channel && (other - at) % KEYS == 0)
+    }
+
     /// A new subscriber has the head of its response: it gets what is published from now on.
     pub(crate) fn joined(&self, position: &mut Position) {
         position.to = self.published.len();
@@ -189,7 +223,7 @@ impl Channels {
         let surely = position.next.unwrap_or(position.to);
         let is_lost =
             |message: &Published| !message.is_unsure && position.channels.contains(&message.channel);
-        let lost = (surely..at).find(|lost| is_lost(&self.published[*lost]));
+        let lost = (surely..at).find(|lost| is_lost(&self.published[*lost]) && !self.is_replaced(*lost));
         if let Some(lost) = lost {
             // One gap event covers all channels of the subscriber.
             let Some(lost_at_ns) = position.lost_at_ns else {
@@ -225,7 +259,7 @@ impl Channels {
         let first = position.next.unwrap_or(position.to);
         let is_lost = |at: usize| {
             let is_in_gap = position.lost_at_ns.is_some_and(|lost_ns| self.may_be_lost(at, lost_ns));
-            is_in_gap || self.published[at].is_lost
+            is_in_gap || self.published[at].is_lost || self.is_replaced(at)
         };
         let sure = &self.published[..self.surely_published()];
         let mut rest = sure.iter().enumerate().skip(first).filter(|(_, message)| !message.is_unsure);

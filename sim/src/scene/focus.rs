@@ -3,14 +3,14 @@
 use std::num::{NonZeroU64, NonZeroUsize};
 
 use flatout_lane::poll::EVENTS_MAX;
-use flatout_proxy::RetryOn;
+use flatout_proxy::{Balance, Key, RetryOn};
 
 use super::configuration::draw_balance;
 use super::{
     BODY_BYTES_SHORT, CacheSettings, Channels, Configuration, FRESH_S_LONG, Occasion, SEND_BUFFER_SMALL,
     SERVERS_MAX, Scene, TIME_MAX, WAITING_MAX,
 };
-use crate::model::cache::PLAIN_RESOURCES;
+use crate::model::cache::{PLAIN_RESOURCES, RESOURCES};
 
 /// The smallest and the largest limit of a buffer, where they are drawn: a few pieces fill the smallest, a few messages the largest.
 const LIMIT_BYTES_MIN: usize = 500;
@@ -63,7 +63,7 @@ impl Scene {
             1 => self.focus_on_bodies(random),
             2 => self.focus_on_folder(random),
             3 => self.focus_on_rules(random),
-            4 => self.focus_on_servers(random),
+            4 | 5 => self.focus_on_servers(random),
             _ => {}
         }
     }
@@ -78,6 +78,7 @@ impl Scene {
             age: 100 * TIME_MAX,
             lag_max: 1000,
             has_bus: false,
+            is_latest: random.u8(..4) == 0,
             is_over_http: random.u8(..3) == 0,
             has_tokens: random.u8(..3) == 0,
             is_single: true,
@@ -129,14 +130,24 @@ impl Scene {
         configuration.retry_on = RetryOn { error: true, ..RetryOn::none() };
         configuration.retries_max = random.u32(1..=2);
         (configuration.balance, configuration.requests_max) = (draw_balance(random), 0);
-        match random.u8(..3) {
+        configuration.has_backup = false;
+        match random.u8(..5) {
             0 => {
                 (configuration.streams_max, configuration.is_fastcgi) = (None, false);
-                configuration.has_backup = false;
                 self.failing_server = Some(random.usize(..SERVERS_MAX));
             }
-            1 => configuration.requests_max = random.u32(1..=3),
-            _ => {}
+            1 => {
+                // Many wait at the same time.
+                (configuration.requests_max, self.responses_are_late) = (random.u32(1..=2), true);
+            }
+            2 => configuration.has_backup = true,
+            3 => {
+                // Turns are those of each worker.
+                self.workers = 1;
+                configuration.balance = Balance::RoundRobin;
+                configuration.weights = [1; SERVERS_MAX].map(|_| random.u32(1..=4));
+            }
+            _ => configuration.balance = Balance::Hash(Key::Header("x-key".to_owned())),
         }
     }
 
@@ -147,6 +158,10 @@ impl Scene {
         (self.changes, self.responses_before_changes) = (Occasion::Any, random.u64(3..=12));
         (self.shares_resources, self.insists) = (true, false);
         (self.popular, self.clients) = (Some(random.u8(..PLAIN_RESOURCES)), random.usize(3..=6));
+        if random.bool() {
+            // What the former server removes must not be served by the new one.
+            (self.popular, self.responses_are_late) = (Some(random.u8(PLAIN_RESOURCES..RESOURCES)), true);
+        }
         // Others would remove what the purges at an upgrade are for.
         (self.purges, self.channels) = (random.u32(..3), None);
         (self.disk.waiting_max, self.disk.slow_of_256) = (WAITING_MAX, 0);

@@ -157,6 +157,8 @@ pub(crate) struct Channels {
     pub(crate) lag_max: u32,
     /// Some messages come from another server.
     pub(crate) has_bus: bool,
+    /// Channels keep the latest value of each key in place of a log.
+    pub(crate) is_latest: bool,
     /// Some messages are published over HTTP.
     pub(crate) is_over_http: bool,
     /// Subscribers need tokens.
@@ -226,6 +228,7 @@ impl Scene {
                 age: *random.choice(&[AGE_SHORT, 100 * TIME_MAX]).expect("some"),
                 lag_max: *random.choice(&[2, 1000]).expect("some"),
                 has_bus: random.u8(..3) == 0,
+                is_latest: false,
                 is_over_http: random.bool(),
                 has_tokens: random.u8(..3) == 0,
                 is_single: false,
@@ -362,6 +365,9 @@ impl Scene {
             // Several of a worker have the same channel, and some of them are late.
             channels.subscribers = random.usize(5..=MANY_SUBSCRIBERS);
             channels.is_single = random.bool();
+        }
+        if let Some(channels) = self.channels.as_mut().filter(|_| random.u8(..4) == 0) {
+            (channels.is_latest, channels.has_bus) = (true, false);
         }
         if let Some(channels) = self.channels.as_mut().filter(|_| self.connections_max.is_some()) {
             // Subscribers may have all connections, and stay as long as not all messages are published.

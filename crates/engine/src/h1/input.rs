@@ -86,7 +86,11 @@ pub(crate) fn pump(serving: &mut Serving, key: Key, connection: &mut Connection)
                         return dispatch::switch_to_http2(serving, connection, 0, held);
                     }
                     serving.hold(connection, 0, held);
-                    return Fate::Keep;
+                    // Behind a slice of pipelined requests, nobody knew at the last response that nothing follows it.
+                    return match serving.draining && connection.is_at_rest() {
+                        true => serving.finish_draining(connection),
+                        false => Fate::Keep,
+                    };
                 }
             }
         };
