@@ -122,6 +122,7 @@ fn of_scene(it: &Scene) -> Properties {
         ("latest values", it.channels.is_some_and(|channels| channels.is_latest)),
         ("messages over HTTP", it.channels.is_some_and(|channels| channels.is_over_http)),
         ("tokens of subscribers", it.channels.is_some_and(|channels| channels.has_tokens)),
+        ("rules", it.has_rules),
         ("many rules", it.has_many_rules),
         ("a server that fails always", it.failing_server.is_some()),
         ("a busy channel", it.channels.is_some_and(|channels| channels.is_busy)),

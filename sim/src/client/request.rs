@@ -67,6 +67,10 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         24 if random.u8(..4) == 0 => SORRY,
         _ => OPEN,
     };
+    let path = match path {
+        RULED | CHOSEN | SORRY if !shared.scene.has_rules => OPEN,
+        path => path,
+    };
     let asks_first = path == RULED && Inputs::of(id).origin.is_some() && random.u8(..6) == 0;
     let method = if asks_first { "OPTIONS" } else { method };
     let host = if path == CHOSEN && has_hosts { HOSTS[id as usize % HOSTS.len()] } else { HOSTS[0] };

@@ -120,6 +120,8 @@ pub(crate) struct Scene {
     pub(crate) body_bytes_max: usize,
     /// Most requests are uploads.
     pub(crate) has_many_uploads: bool,
+    /// There are routes with many rules. Their expressions make each start of a server slower.
+    pub(crate) has_rules: bool,
     /// Most requests are for routes with many rules.
     pub(crate) has_many_rules: bool,
     /// The server's limits of buffers are at most this. `None`: they are as they are.
@@ -256,6 +258,7 @@ impl Scene {
             has_long_bodies: random.u8(..16) == 0,
             body_bytes_max: BODY_BYTES_MAX,
             has_many_uploads: false,
+            has_rules: false,
             has_many_rules: false,
             limit_bytes: None,
         };
@@ -288,6 +291,8 @@ impl Scene {
         scene.draw_upgrades_with_crashes(&mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(4)));
         let is_focused = scene.draw_focus(&mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(2)));
         scene.draw_limits(is_focused, &mut fastrand::Rng::with_seed(random.get_seed().wrapping_add(3)));
+        let draws_rules = fastrand::Rng::with_seed(random.get_seed().wrapping_add(5)).u8(..3) == 0;
+        scene.has_rules = scene.has_many_rules || draws_rules;
         scene
     }
 

@@ -115,8 +115,11 @@ impl Configuration {
         });
         let proxies = scene.has_proxy_header.then_some(Peers::Unix);
         let trust = Trust { proxies: proxies.into_iter().collect(), from: AddressFrom::ProxyProtocol };
-        let ruled = ruled::all(self.rules_version, &rules, &forward);
-        let others = ruled::sites(self.rules_version, &trust);
+        let ruled = match scene.has_rules {
+            true => ruled::all(self.rules_version, &rules, &forward),
+            false => Vec::new(),
+        };
+        let others = if scene.has_rules { ruled::sites(self.rules_version, &trust) } else { Vec::new() };
         let everything = Site {
             name: "*".to_owned(),
             hosts: vec![Host::Any],
@@ -148,8 +151,8 @@ impl Configuration {
             },
             rates,
             concurrency: concurrency.into_iter().collect(),
-            maps: ruled::maps(self.rules_version),
-            sets: ruled::sets(self.rules_version),
+            maps: if scene.has_rules { ruled::maps(self.rules_version) } else { Vec::new() },
+            sets: if scene.has_rules { ruled::sets(self.rules_version) } else { Vec::new() },
             sites: std::iter::once(everything).chain(passing).chain(others).map(Into::into).collect(),
             ..site::Plan::default()
         };
