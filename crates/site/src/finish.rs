@@ -7,7 +7,7 @@ use flatout_engine::{ExchangeKey, Response, SendRate};
 use tokio::sync::oneshot;
 
 use super::compiled::{ResponseBlock, ResponseRules};
-use super::concurrency::Permit;
+use super::held::{Permits, hold};
 pub(crate) use super::late::BlockNeeds;
 use super::late::{FieldValue, Making};
 use super::page_request::PageRequest;
@@ -50,8 +50,8 @@ pub(crate) struct Finisher {
     /// The rate of this response, if each has its own.
     rate: Option<ResponseRate>,
     logged: LogValues,
-    /// Released when the response has ended.
-    _permits: Vec<Permit>,
+    /// Released when the response has ended: its body may hold them longer.
+    permits: Permits,
     /// Dropped when no response is possible any more.
     _signal: Option<oneshot::Sender<()>>,
 }
@@ -120,7 +120,7 @@ pub(crate) struct Needs {
     pub(crate) is_decision: bool,
     pub(crate) rate: Option<ResponseRate>,
     pub(crate) logged: LogValues,
-    pub(crate) permits: Vec<Permit>,
+    pub(crate) permits: Permits,
     pub(crate) signal: Option<oneshot::Sender<()>>,
 }
 
@@ -203,7 +203,7 @@ impl Finishers {
                 is_decision: needs.is_decision,
                 rate: needs.rate,
                 logged: needs.logged,
-                _permits: needs.permits,
+                permits: needs.permits,
                 _signal: needs.signal,
             }),
         }
@@ -301,6 +301,9 @@ impl Finisher {
             _ => response.note(),
         };
         response.set_note(Notes::routed(note, rules.site, logs, log_skips));
+        if !self.permits.is_empty() {
+            hold(&self.permits, response);
+        }
     }
 }
 

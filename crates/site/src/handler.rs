@@ -262,8 +262,8 @@ fn proxy(
         needs.pages = worker.this().map(|worker| Box::new(PageRequest::of(worker, context)));
     }
     if forward.private.any() {
-        let request = |worker| Box::new(RedirectRequest::of(worker, context, forward.private));
-        needs.redirects = worker.this().map(request);
+        let request = |worker| RedirectRequest::of(worker, context, forward.private, &needs.permits);
+        needs.redirects = worker.this().map(request).map(Box::new);
     }
     let blocks: Vec<&Block> = context.blocks().collect();
     let RequestContext { request, resolution, finishers, progress, response, .. } = context;

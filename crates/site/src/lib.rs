@@ -21,6 +21,7 @@ mod fields;
 mod finish;
 mod guard;
 mod handler;
+mod held;
 mod hosts;
 mod late;
 mod limit_status;

@@ -418,7 +418,7 @@ impl Progress {
 
     /// Stores a permit that the request waited for.
     pub(crate) fn enter(&mut self, permit: Permit, status: LimitStatus) {
-        self.needs.permits.push(permit);
+        self.needs.permits.push(Arc::new(permit));
         self.gates_passed += 1;
         self.identity.limits.concurrency.add(status);
     }

@@ -12,6 +12,7 @@ use flatout_wire::{Method, Status};
 use tokio::sync::oneshot;
 
 use super::compiled::CompiledSite;
+use super::held::Permits;
 use super::limit_status::Counts;
 use super::plan::{RouteEntry, SendfileFolder};
 use super::reroute::REROUTES_MAX;
@@ -37,6 +38,8 @@ pub(crate) struct RedirectRequest {
     user: Vec<u8>,
     certificate: Option<PeerCertificate>,
     counts: Counts,
+    /// Those that it has, for the response that is sent in the end.
+    permits: Permits,
     /// How often it has continued at another route.
     reroutes: u8,
 }
@@ -60,6 +63,7 @@ impl RedirectRequest {
         worker: Rc<SiteWorker>,
         context: &RequestContext<'_>,
         followed: TrustedFields,
+        permits: &Permits,
     ) -> RedirectRequest {
         let RequestContext { request, progress, resolution, .. } = context;
         RedirectRequest {
@@ -70,6 +74,7 @@ impl RedirectRequest {
             user: progress.identity.user.clone(),
             certificate: progress.identity.certificate.clone(),
             counts: progress.counts,
+            permits: permits.clone(),
             reroutes: progress.rerouted.as_ref().map_or(0, |rerouted| rerouted.count()),
         }
     }
@@ -108,6 +113,7 @@ impl RedirectRequest {
         progress.identity.noted.number = self.request.origin.number();
         progress.needs.signal = Some(signal);
         progress.counts = self.counts;
+        progress.needs.permits.clone_from(&self.permits);
         let redirect =
             UpstreamRedirect { goal, named, kept: kept(response, self.followed), reroutes: self.reroutes };
         let (worker, note) = (self.worker.clone(), response.note());

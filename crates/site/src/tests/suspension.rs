@@ -446,6 +446,37 @@ fn requests_queue_for_a_permit() {
     assert_eq!((client.get("/e").status, client.get("/f").status), (200, 200));
 }
 
+/// A file is sent after its response was made, and a client may take long for it.
+#[test]
+fn a_body_that_is_sent_holds_its_permit() {
+    let big = "x".repeat(1 << 20);
+    let folder = Folder::new("held", &[("big.txt", &big), ("small.txt", "small")]);
+    let mut files = Route::new(PathMatch::prefix("/"), Action::Files(0));
+    files.rules.concurrency = vec![ConcurrencyUse { limit: 0, is_dry_run: false }];
+    let mut plan = plan_of(vec![files]);
+    plan.folders.push(folder.plan());
+    plan.concurrency.push(Concurrency {
+        name: "few".to_owned(),
+        key: Limited::Everyone,
+        requests_max: 1,
+        queue_max: 0,
+        queue_time_max: Duration::from_secs(10),
+        keys_max: 16,
+        status: 503,
+    });
+    let client = TestClient::new(&plan);
+    let get = || client.reply(None, "GET /big.txt HTTP/1.1\r\nHost: a\r\n\r\n").1;
+    let mut first = get();
+    assert_eq!((first.status(), client.get("/small.txt").status), (Status::OK, 503));
+    let body = first.take_body();
+    drop(first);
+    assert_eq!(client.get("/small.txt").status, 503);
+    // It was sent, or its client has left.
+    drop(body);
+    assert_eq!((client.get("/small.txt").status, client.get("/small.txt").status), (200, 200));
+    assert_eq!(get().status(), Status::OK);
+}
+
 #[test]
 fn time_in_the_queue_is_limited() {
     let client = limited(1, Duration::from_millis(1));
