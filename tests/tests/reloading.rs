@@ -297,7 +297,7 @@ response-header set "X-A" "b"
 response-trailer "X-A" "b"
 error-page 404 text="none"
 maintenance on except="127.0.0.1"
-try-files "{F}"
+try-files "{F}" final=on
 files-at "/app/"
 allow all
 deny "192.0.2.1"

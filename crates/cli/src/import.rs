@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
-use flatout_import::compare::{Ask, Bounds, Compared, FIELDS, Server, Vocabulary, compare, line};
+use flatout_import::compare::{Ask, Bounds, Compared, FIELDS, Policy, Server, Vocabulary, compare, line};
 use flatout_import::{nginx, site_file};
 
 use crate::command::Command;
@@ -277,6 +277,13 @@ fn of_log(path: &str, host: &str) -> Result<Vec<Ask>, Failure> {
     }
 }
 
+/// Why responses differ on purpose.
+const POLICIES: &[(Policy, &str)] = &[
+    (Policy::HiddenFile, "files with such a name are not served; see hide in the site file"),
+    (Policy::FolderWithoutIndex, "a folder without an index gets 404, in nginx 403"),
+    (Policy::ForwardedField, "such fields of clients that are no trusted proxies do not reach applications"),
+];
+
 fn report(compared: &Compared) -> String {
     let mut text = String::new();
     for difference in &compared.differences {
@@ -287,12 +294,19 @@ fn report(compared: &Compared) -> String {
             text.push_str(&format!("  {name:<16} {}  →  {}\n", shown(one), shown(other)));
         }
     }
-    let Compared { asked, differences, unsafe_count, left_count } = compared;
-    let same = asked - differences.len();
+    let Compared { asked, differences, policies, unsafe_count, left_count } = compared;
+    let same = asked - differences.len() - policies.len();
     text.push_str(&format!(
         "{asked} requests: {same} with equal responses, {} with different ones\n",
         differences.len()
     ));
+    for (policy, why) in POLICIES {
+        let mut asks = policies.iter().filter(|(_, this)| this == policy).map(|(ask, _)| ask);
+        if let Some(first) = asks.next() {
+            let (count, target) = (1 + asks.count(), shown(&first.target));
+            text.push_str(&format!("{count} differ on purpose, such as {target}: {why}\n"));
+        }
+    }
     if *unsafe_count > 0 {
         text.push_str(&format!("{unsafe_count} not sent, because their methods may change something\n"));
     }

@@ -59,7 +59,9 @@ pub(super) fn try_files(worker: &SiteWorker, context: &mut RequestContext<'_>) -
     // Without a route, `handle` reports it.
     let Some(route) = context.route else { return Next::Continue(()) };
     let Some(folder) = route.try_files else { return Next::Continue(()) };
-    if !matches!(context.request.head.method, Method::Get | Method::Head) {
+    let is_read = matches!(context.request.head.method, Method::Get | Method::Head);
+    let is_tried = is_read || route.try_files_final && is_there(worker, folder, context);
+    if !is_tried {
         return Next::Continue(());
     }
     let reply = match file(worker, folder, context) {
@@ -81,9 +83,52 @@ pub(super) fn try_files(worker: &SiteWorker, context: &mut RequestContext<'_>) -
         }
         FolderReply::Nothing => {
             context.response.reset();
+            if route.try_files_final && is_folder(worker, folder, context) {
+                write_status(Status::FORBIDDEN, context.response);
+                return Next::Break(Outcome::Respond);
+            }
             Next::Continue(())
         }
     }
+}
+
+/// Whether the folder has a file, or a folder with a slash at its end, at the path of a request with another method than GET.
+fn is_there(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> bool {
+    let tries_files_only = context.route.is_some_and(|route| route.tries_files_only);
+    match status_of(worker, folder, context, 0) {
+        Status::NOT_FOUND => is_folder(worker, folder, context),
+        Status::MOVED_PERMANENTLY => !tries_files_only,
+        _ => true,
+    }
+}
+
+/// Whether the path of the request is that of a folder in it, with a slash at its end. The one without a slash is redirected.
+fn is_folder(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> bool {
+    let is_tried = context.route.is_some_and(|route| !route.tries_files_only);
+    let at = context.route.map_or("", |route| route.files_at.as_str());
+    let path = context.resolution.file_path();
+    let path = path.as_ref().and_then(|path| path.strip_prefix(at.as_bytes()));
+    is_tried
+        && path.is_some_and(|path| path.ends_with(b"/"))
+        && (path == Some(b"/") || status_of(worker, folder, context, 1) == Status::MOVED_PERMANENTLY)
+}
+
+/// How the folder responds at the path of the request without its last bytes.
+fn status_of(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>, bytes: usize) -> Status {
+    let RequestContext { request, resolution, response, route, .. } = context;
+    let at = route.map_or("", |route| route.files_at.as_str());
+    let path = resolution.file_path();
+    let path = path.as_ref().and_then(|path| path.strip_prefix(at.as_bytes()));
+    let path = path.and_then(|path| path.get(..path.len().checked_sub(bytes)?));
+    let Some((folder, path)) = worker.folders.get(folder).zip(path.filter(|path| path.starts_with(b"/")))
+    else {
+        return Status::NOT_FOUND;
+    };
+    let reply = whole(&**folder, request, "HEAD", path, response);
+    // A file that is still to be read is there.
+    let status = if matches!(reply, Reply::Later(_)) { Status::OK } else { response.status() };
+    response.reset();
+    status
 }
 
 /// Collects a body that the handler needs as a whole. Only such bodies are streamed to a site.
@@ -407,7 +452,8 @@ fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) ->
         }
         // The whole file is the page, whatever the request said about ranges and versions.
         None if progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.error.is_some()) => {
-            page(&**folder, request, path, response)
+            let method = if request.head.method == Method::Head { "HEAD" } else { "GET" };
+            whole(&**folder, request, method, path, response)
         }
         None => folder.call(detached(request, request.head, path), response),
     };
@@ -439,8 +485,13 @@ fn detached<'a>(of: &Request<'_>, head: Head<'a>, path: &'a [u8]) -> Request<'a>
 }
 
 /// Responds with a whole file.
-fn page(folder: &dyn Service, request: &Request<'_>, path: &[u8], response: &mut Response) -> Reply {
-    let method = if request.head.method == Method::Head { "HEAD" } else { "GET" };
+fn whole(
+    folder: &dyn Service,
+    request: &Request<'_>,
+    method: &str,
+    path: &[u8],
+    response: &mut Response,
+) -> Reply {
     let text = format!("{method} / HTTP/1.1\r\nHost: page\r\n\r\n");
     let mut fields = Vec::new();
     match parse_kept(text.as_bytes(), &mut fields, None) {

@@ -347,7 +347,8 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
     let folder =
         |at: usize| plan.folders.get(at).map(|folder| folder.root.display().to_string()).unwrap_or_default();
     if let Some(at) = route.try_files {
-        lines.line("first", format!("a file in {}", folder(at)));
+        let rest = if route.try_files_final { "; what is there does not continue" } else { "" };
+        lines.line("first", format!("a file in {}{rest}", folder(at)));
     }
     if !route.files_at.is_empty() {
         lines.line("files at", route.files_at.clone());

@@ -64,6 +64,7 @@ pub(super) struct ServeOptions {
     pub(super) paths: Option<PathPolicy>,
     pub(super) methods: Vec<String>,
     pub(super) try_files: Option<PathBuf>,
+    pub(super) try_files_final: bool,
     pub(super) files_at: String,
     /// Rewrites of this level alone.
     pub(super) rewrites: Vec<Rewrite>,
@@ -245,6 +246,7 @@ impl ServeOptions {
             paths: None,
             methods: Vec::new(),
             try_files: None,
+            try_files_final: false,
             files_at: String::new(),
             rewrites: Vec::new(),
             pages_here: 0,

@@ -273,6 +273,7 @@ impl Sites {
             Some(options.compress).filter(|compress| !compress.levels.is_empty() || compress.decodes);
         if let (Some(root), false) = (options.try_files, matches!(route.action, Action::Files(_))) {
             route.try_files = Some(self.folder(files::Plan { root, ..options.files }));
+            route.try_files_final = options.try_files_final;
         }
         route
     }

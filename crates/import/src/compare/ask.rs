@@ -1,6 +1,6 @@
 //! One request on its own connection.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -66,14 +66,21 @@ pub(super) fn ask(server: &Server, ask: &Ask, bounds: &Bounds) -> Result<Answer,
         if begun.elapsed() > bounds.answer_time_max {
             return Err(format!("no complete response in {:?}", bounds.answer_time_max));
         }
-        let count = stream.read(&mut piece).map_err(|error| error.to_string())?;
+        let count = match stream.read(&mut piece) {
+            Ok(count) => count,
+            // A server that closes without a response does not end TLS, or may not have read all.
+            Err(error) if [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset].contains(&error.kind()) => 0,
+            Err(error) => return Err(error.to_string()),
+        };
         if count == 0 {
             return reading.end();
         }
         reading.bytes.extend_from_slice(&piece[..count]);
         reading.go_on(bounds.body_bytes_max)?;
     }
-    reading.answer.ok_or_else(|| "no response".to_owned())
+    let mut answer = reading.answer.ok_or_else(|| "no response".to_owned())?;
+    answer.end();
+    Ok(answer)
 }
 
 struct Reading {
@@ -127,7 +134,10 @@ impl Reading {
     /// The server has closed.
     fn end(mut self) -> Result<Answer, String> {
         match (self.client.finish(), self.answer) {
-            (Ok(true), Some(answer)) => Ok(answer),
+            (Ok(true), Some(mut answer)) => {
+                answer.end();
+                Ok(answer)
+            }
             (_, Some(_)) => Err("the response is incomplete".to_owned()),
             _ => Err("the connection was closed without a response".to_owned()),
         }

@@ -64,7 +64,21 @@ pub struct Difference {
     /// The request.
     pub ask: Ask,
     /// The differences: the name, and both values.
-    pub what: Vec<(String, String, String)>,
+    pub what: Vec<Part>,
+}
+
+/// The name of what differs, and both values.
+type Part = (String, String, String);
+
+/// Why responses differ on purpose. docs/import.md has the reasons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// nginx serves a file whose name is in the lists of `hide`.
+    HiddenFile,
+    /// A folder without an index has 404, in nginx 403.
+    FolderWithoutIndex,
+    /// An application repeats a field of a client that is no trusted proxy, such as `X-Forwarded-For`.
+    ForwardedField,
 }
 
 /// The result.
@@ -74,6 +88,8 @@ pub struct Compared {
     pub asked: usize,
     /// Requests with different responses.
     pub differences: Vec<Difference>,
+    /// Requests with responses that differ on purpose.
+    pub policies: Vec<(Ask, Policy)>,
     /// Requests that were skipped because they are not safe.
     pub unsafe_count: usize,
     /// Requests that were skipped because of the limits.
@@ -122,7 +138,7 @@ pub fn compare(
         compared.asked += 1;
         let (one, other) = (ask::ask(old, &ask, bounds), ask::ask(new, &ask, bounds));
         let what = match (&one, &other) {
-            (Ok(one), Ok(other)) => one.differs(other, fields, old.scheme(), &ask.host),
+            (Ok(one), Ok(other)) => one.differs(other, fields, old.scheme(), &ask),
             (Err(one), Err(other)) if one == other => Vec::new(),
             _ => {
                 let told = |side: &Result<Answer, String>| match side {
@@ -132,7 +148,13 @@ pub fn compare(
                 vec![("response".to_owned(), told(&one), told(&other))]
             }
         };
-        if !what.is_empty() {
+        let policy = match (&one, &other) {
+            (Ok(one), Ok(other)) if !what.is_empty() => one.policy(other, &ask, &what),
+            _ => None,
+        };
+        if let Some(policy) = policy {
+            compared.policies.push((ask, policy));
+        } else if !what.is_empty() {
             compared.differences.push(Difference { ask, what });
         }
     }

@@ -3,10 +3,10 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use super::{Ask, Bounds, FIELDS, Server, compare};
+use super::{Ask, Bounds, Compared, FIELDS, Policy, Server, compare};
 
 /// A server that sends these bytes on each of `count` connections.
-fn server(bytes: &'static str, count: usize) -> Server {
+fn server(bytes: impl AsRef<[u8]> + Send + 'static, count: usize) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -20,7 +20,7 @@ fn server(bytes: &'static str, count: usize) -> Server {
                 }
                 head.push(byte[0]);
             }
-            let _ = stream.write_all(bytes.as_bytes());
+            let _ = stream.write_all(bytes.as_ref());
         }
     });
     Server::Tcp(address.to_string())
@@ -124,6 +124,100 @@ fn differences_show_the_first_other_line() {
     let later = "HTTP/1.1 200 OK\r\nExpires: Thu, 01 Jan 2026 00:00:02 GMT\r\nContent-Length: 0\r\n\r\n";
     let late = "HTTP/1.1 200 OK\r\nExpires: Thu, 01 Jan 2026 00:01:02 GMT\r\nContent-Length: 0\r\n\r\n";
     assert!(what(at, later).is_empty() && what(at, late).len() == 1);
+}
+
+/// Compares the responses to one request.
+fn compared(target: &str, one: impl AsRef<[u8]> + Send + 'static, other: &'static str) -> Compared {
+    compare(&server(one, 1), &server(other, 1), [get(target)], &fields(), &Bounds::default())
+}
+
+#[test]
+fn encoded_bodies_are_compared_decoded() {
+    let packed = |text: &str, length: usize| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(text.as_bytes()).unwrap();
+        let mut bytes = encoder.finish().unwrap();
+        bytes.truncate(length);
+        let head =
+            format!("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {}\r\n\r\n", bytes.len());
+        [head.as_bytes(), &bytes].concat()
+    };
+    // It has not become shorter.
+    let plain = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntext";
+    assert!(compared("/", packed("text", 1000), plain).differences.is_empty());
+    let differing = |bytes| {
+        let what = compared("/", bytes, plain).differences.remove(0).what;
+        what.into_iter().map(|(name, ..)| name).collect::<Vec<_>>()
+    };
+    assert_eq!(differing(packed("test", 1000)), ["content-encoding", "body"]);
+    assert_eq!(differing(packed("text", 12)), ["content-encoding", "body"]);
+    let long = "a".repeat(1000);
+    let long_plain = format!("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{long}");
+    assert_eq!(
+        compared("/", packed(&long, 1000), long_plain.leak()).differences[0].what[0].0,
+        "content-encoding"
+    );
+}
+
+#[test]
+fn differences_on_purpose_are_counted_apart() {
+    const FILE: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nETag: \"6553f100-5\"\r\nContent-Length: 5\r\n\r\n<?php";
+    const MADE: &str =
+        "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: 5\r\n\r\n<?php";
+    const NONE: &str = "HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno";
+    const REFUSED: &str = "HTTP/1.1 403 Forbidden\r\nContent-Type: text/html\r\nContent-Length: 23\r\n\r\n<hr><center>nginx</cent>";
+    for (target, one, other, policy) in [
+        ("/a.php", FILE, NONE, Some(Policy::HiddenFile)),
+        ("/a.ph%70?b", FILE, NONE, Some(Policy::HiddenFile)),
+        ("/.git/a.txt", FILE, NONE, Some(Policy::HiddenFile)),
+        // Its text would be shown, or an application is not asked.
+        ("/a.php", NONE, FILE, None),
+        ("/a.php", MADE, NONE, None),
+        ("/a.txt", FILE, NONE, None),
+        ("/a/", REFUSED, NONE, Some(Policy::FolderWithoutIndex)),
+        ("/a", REFUSED, NONE, None),
+        ("/a/", REFUSED, MADE, None),
+    ] {
+        let compared = compared(target, one, other);
+        assert_eq!(compared.policies.first().map(|(_, policy)| *policy), policy, "{target}");
+        assert_eq!(compared.differences.is_empty(), policy.is_some(), "{target}");
+    }
+    let repeats = |value: &str| format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{value}", value.len());
+    let field = |name: &str| Ask { fields: vec![(name.to_owned(), "1".to_owned())], ..get("/") };
+    for (name, count) in [("X-Forwarded-For", 1), ("X-Other", 0)] {
+        let (one, other) = (server(repeats("with 1"), 1), server(repeats("without"), 1));
+        let compared = compare(&one, &other, [field(name)], &fields(), &Bounds::default());
+        assert_eq!((compared.policies.len(), compared.differences.len()), (count, 1 - count), "{name}");
+    }
+}
+
+/// What is the same in other words: types of files and texts, and the path that an application gets.
+#[test]
+fn types_and_spellings_may_differ() {
+    let response = |kind: &str, tag: &str, body: &str| {
+        let text = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{tag}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        &*text.leak()
+    };
+    let tag = "ETag: W/\"6553f100-1\"\r\n";
+    for (target, one, other, is_same) in [
+        ("/a.md", response("application/octet-stream", tag, "a"), response("text/markdown", "", "a"), true),
+        ("/a.md", response("application/octet-stream", "", "a"), response("text/markdown", "", "a"), false),
+        ("/a.css", response("text/css", "", "a"), response("text/plain", "", "a"), true),
+        ("/a.css", response("text/css", "", "a"), response("text/plain", "", "b"), false),
+        ("/a.html", response("text/css", "", "a"), response("text/plain", "", "a"), false),
+        ("//w%73?a", response("a/b", "", "GET //w%73?a"), response("a/b", "", "GET /ws?a"), true),
+        ("//w%73?a", response("a/b", "", "GET //w%73?a"), response("a/b", "", "GET /wt?a"), false),
+        ("/ws", response("a/b", "", "GET /ws"), response("a/b", "", "GET /wt"), false),
+    ] {
+        assert_eq!(compared(target, one, other).differences.is_empty(), is_same, "{target} {other}");
+    }
+    let missing =
+        "HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 16\r\n\r\nFile not found.\n";
+    let none = "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nno";
+    assert!(compared("/a.php", missing, none).differences.is_empty());
 }
 
 #[test]

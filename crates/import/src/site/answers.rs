@@ -17,6 +17,9 @@ enum Missing {
     Closed(String),
 }
 
+/// The requests for folders that nginx passes to an index.
+const FOLDERS: &str = "path.endsWith('/') && method in ['GET', 'HEAD', 'POST']";
+
 impl<'d> Import<'d> {
     /// Writes what handles requests. `named` are the named locations of the server.
     pub(super) fn action(
@@ -141,7 +144,7 @@ impl<'d> Import<'d> {
                 true => format!("rewrite \"^\" {} then=route", text(&to)),
                 false => line("reroute", &format!("{to}?$args")),
             });
-            lines.block(&[], format!("when {}", text(&format!("path.endsWith('/'){test}"))), inner);
+            lines.block(&[], format!("when {}", text(&format!("{FOLDERS}{test}"))), inner);
         }
         if matches!(missing, Missing::NotFound | Missing::Status(_))
             && path.is_none_or(Path::may_be_folder)
@@ -174,11 +177,11 @@ impl<'d> Import<'d> {
         match missing {
             Missing::NotFound => lines.setting(line("files", folder)),
             Missing::Status(status) => {
-                lines.setting(line("try-files", folder));
+                lines.setting(final_files(folder));
                 lines.setting(format!("respond {status}"));
             }
             Missing::Closed(why) => {
-                lines.setting(line("try-files", folder));
+                lines.setting(final_files(folder));
                 self.close(&format!("files are served, all else is not: {why}"), lines);
             }
         }
@@ -246,8 +249,7 @@ impl<'d> Import<'d> {
             Some(alias.as_ref().map_or_else(|| test.clone(), |alias| alias.test(&test)))
         };
         let reroute = |tests: Vec<Option<String>>, to: &str, lines: &mut Lines| {
-            let tests: Option<Vec<String>> =
-                std::iter::once(Some("path.endsWith('/')".to_owned())).chain(tests).collect();
+            let tests: Option<Vec<String>> = std::iter::once(Some(FOLDERS.to_owned())).chain(tests).collect();
             let mut inner = Lines::default();
             inner.setting(line("reroute", to));
             let Some(tests) = tests else { return false };
@@ -388,7 +390,7 @@ impl<'d> Import<'d> {
             // A named location cannot choose; all its requests are for this file.
             self.fates.carried(tried);
             lines.setting(format!("rewrite \"^\" {} then=stop", text(to)));
-            lines.setting(line("try-files", root));
+            lines.setting(final_files(root));
             return lines.setting(format!("respond {status}"));
         }
         // A file that exists is served.
@@ -426,7 +428,7 @@ impl<'d> Import<'d> {
                 return self.reroute(root, last, lines);
             }
             self.serves_files = true;
-            lines.setting(line("try-files", root));
+            lines.setting(final_files(root));
             // A named location is not nested in this one: it inherits from its server.
             let inner = chain.at_server().inside(place);
             self.fates.carried(place);
@@ -459,7 +461,7 @@ impl<'d> Import<'d> {
         if !before.is_empty() || names != 1 || Alias::of(chain).is_some() {
             return false;
         }
-        for (slash, condition) in [("", "path.endsWith('/')"), ("/", "!path.endsWith('/')")] {
+        for (slash, condition) in [("", FOLDERS), ("/", "!path.endsWith('/')")] {
             let path = format!("{}${{uri}}{slash}{script}", root.trim_end_matches('/'));
             let Some(test) = file_test("-f", &path, &self.maps) else { return false };
             let mut inner = Lines::default();
@@ -493,7 +495,7 @@ impl<'d> Import<'d> {
     /// Files, and for all else another route.
     fn reroute(&mut self, root: &str, to: &str, lines: &mut Lines) {
         self.serves_files = true;
-        lines.setting(line("try-files", root));
+        lines.setting(final_files(root));
         lines.setting(format!("reroute {}", text(&with_slash(to))));
     }
 }
@@ -610,4 +612,9 @@ fn file_of<'a>(alias: &'a str, path: Option<&Path>) -> Option<(&'a str, &'a str)
     let is_file = target.is_file() || is_like();
     let (folder, name) = alias.rsplit_once('/').filter(|(folder, _)| !folder.is_empty())?;
     ((is_exact || is_file) && !alias.contains('$')).then_some((folder, name))
+}
+
+/// Files of a folder, where nginx refuses folders without an index, and other methods than GET and HEAD for files.
+fn final_files(folder: &str) -> String {
+    format!("{} final=on", line("try-files", folder))
 }

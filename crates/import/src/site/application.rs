@@ -153,7 +153,7 @@ mod tests {
                 assert!(site.contains(&expected), "{expected}\n{site}");
             }
             assert!(
-                !site.contains("not converted:") && site.matches(&format!("{family}-param")).count() == 3,
+                !site.contains("not converted:") && site.matches(&format!("{family}-param")).count() == 4,
                 "{site}"
             );
         }
@@ -164,8 +164,7 @@ mod tests {
         let site = of_server(
             "location / { root /srv; try_files $uri @app; } location @app { uwsgi_pass unix:/run/app.sock; }",
         );
-        let expected =
-            "try-files \"/srv\" | reroute \"@app\" | } | route \"@app\" { | proxy app | x-forwarded off | }";
+        let expected = "try-files \"/srv\" final=on | reroute \"@app\" | } | route \"@app\" { | proxy app | x-forwarded off | }";
         assert!(site.contains(expected), "{site}");
     }
 

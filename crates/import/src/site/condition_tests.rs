@@ -37,12 +37,12 @@ fn conditions_variables_and_tables() {
         ),
         (
             "root /r; location / { try_files $uri $uri/ /go?$args; if (!-e $request_filename) { rewrite ^(.+)$ /go?q=$1 last; } } location /go { return 200 a; }",
-            "route \"/\" { | when \"!('/r' + $uri).exists()\" { | rewrite \"^(.+)$\" \"/go?q=$1\" then=route | } | try-files \"/r\" | \
+            "route \"/\" { | when \"!('/r' + $uri).exists()\" { | rewrite \"^(.+)$\" \"/go?q=$1\" then=route | } | try-files \"/r\" final=on | \
              reroute \"/go?$args\" | }",
         ),
         (
             "root /r; error_page 503 @m; location @m { try_files /m.html =503; } location / { return 503; }",
-            "route \"@m\" { | rewrite \"^\" \"/m.html\" then=stop | try-files \"/r\" | respond 503 | }",
+            "route \"@m\" { | rewrite \"^\" \"/m.html\" then=stop | try-files \"/r\" final=on | respond 503 | }",
         ),
         (
             "location / { if ($request_method = OPTIONS) { add_header X-A b; add_header Content-Length 0; return 204; } proxy_pass http://a:1; }",
@@ -107,7 +107,7 @@ fn conditions_variables_and_tables() {
         (
             "root /r; location / { if (-f $request_filename) { break; } if (!-e $request_filename) { rewrite ^ /a last; break; } } \
              location /a { return 204; }",
-            "route \"/\" { | try-files \"/r\" | reroute \"/a?$args\" | }",
+            "route \"/\" { | try-files \"/r\" final=on | reroute \"/a?$args\" | }",
         ),
         (
             "root /r; location /a { rewrite ^/a(.*) /b$1; break; }",
@@ -216,19 +216,19 @@ fn conditions_variables_and_tables() {
 fn named_locations_become_routes() {
     for (text, expected) in [
         (
-            "root /r; error_page 404 = @app; location / { } location @app { proxy_pass http://a; proxy_set_header Host $host; }",
+            "root /r; error_page 404 = @app; location / { } location @app { proxy_pass http://a; proxy_set_header Host $http_host; }",
             "error-page 404 to=\"@app\" status=own | route \"/\" { | files \"/r\" | } | route \"@app\" { | proxy \"http://a\" | x-forwarded off | }",
         ),
         (
             "root /r; location / { try_files $uri @old; } location @old { rewrite ^/(.*)$ /new/$1 last; } location /new/ { return 204; }",
-            "route \"/\" { | index off | try-files \"/r\" | reroute \"@old\" | }",
+            "route \"/\" { | index off | try-files \"/r\" final=on | reroute \"@old\" | }",
         ),
         (
-            "root /r; location / { try_files $uri /app?$args; } location = /app { proxy_pass http://a; proxy_set_header Host $host; }",
-            "route \"/\" { | index off | try-files \"/r\" | reroute \"/app?$args\" | }",
+            "root /r; location / { try_files $uri /app?$args; } location = /app { proxy_pass http://a; proxy_set_header Host $http_host; }",
+            "route \"/\" { | index off | try-files \"/r\" final=on | reroute \"/app?$args\" | }",
         ),
         (
-            "root /r; location / { try_files $uri @app; } location @app { add_header A $upstream_status; proxy_pass http://a; proxy_set_header Host $host; }",
+            "root /r; location / { try_files $uri @app; } location @app { add_header A $upstream_status; proxy_pass http://a; proxy_set_header Host $http_host; }",
             "route \"@app\" { | response-header add \"A\" \"$upstream_status\" when=success | proxy \"http://a\" | x-forwarded off | }",
         ),
         (
@@ -250,7 +250,7 @@ fn variables_choose_among_upstreams() {
     assert!(text.contains("upstream a {\n") && text.contains("upstream b {\n"), "{text}");
     assert!(
         text.contains(
-            "    route \"/\" {\n        proxy \"http://$u\" among=\"a b\"\n        x-forwarded off\n    }\n"
+            "    route \"/\" {\n        proxy \"http://$u\" among=\"a b\"\n        proxy-host \"$host\"\n        x-forwarded off\n    }\n"
         ),
         "{text}"
     );
@@ -554,7 +554,7 @@ fn rules_of_files_are_not_those_of_a_named_location() {
     let site = of_server(
         "root /r; location ~ \\.css$ { expires max; try_files $uri @prod; } location @prod { proxy_pass http://10.0.0.1; }",
     );
-    let expected = "expires max | index off | try-files \"/r\" | reroute \"@prod\" | } | route \"@prod\" { | proxy \"http://10.0.0.1\"";
+    let expected = "expires max | index off | try-files \"/r\" final=on | reroute \"@prod\" | } | route \"@prod\" { | proxy \"http://10.0.0.1\"";
     assert!(site.replace("index off | ", "").contains(&expected.replace("index off | ", "")), "{site}");
 }
 
@@ -566,8 +566,8 @@ fn folders_have_the_rules_of_their_page() {
     let site = of_server(&format!(
         "root /srv; index index.html index.txt; location / {{ try_files $uri $uri/ /index.html; }} {pages}"
     ));
-    let expected = "when \"path.endsWith('/') && ('/srv' + $uri + 'index.html').isFile()\" { | reroute \"${uri}index.html?$args\" | } | \
-                    try-files \"/srv\"";
+    let expected = "when \"path.endsWith('/') && method in ['GET', 'HEAD', 'POST'] && ('/srv' + $uri + 'index.html').isFile()\" { | reroute \"${uri}index.html?$args\" | } | \
+                    try-files \"/srv\" final=on";
     assert!(site.contains(expected), "{site}");
     let site = of_server(&format!("root /srv; location /a/ {{ alias /b/; }} {pages}"));
     assert!(site.contains("('/b' + $uri.substring(2) + 'index.html').isFile()\" { | reroute"), "{site}");

@@ -221,6 +221,7 @@ fn of_pass(block: &[Directive]) -> Known {
     let usual = if scheme == "https" { "443" } else { "80" };
     let port = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
     let port = port.map_or(usual, |(_, port)| port);
+    let host = super::proxy::host_field(host, scheme == "https");
     vec![("proxy_host".to_owned(), host.to_owned()), ("proxy_port".to_owned(), port.to_owned())]
 }
 
@@ -328,7 +329,11 @@ pub(super) fn no_redirects(pass: &Directive) -> Directive {
 
 /// The path of a `proxy_pass` with variables replaces the whole path and query, not only that of its location: it becomes a `rewrite`.
 fn rewrite_whole(block: &mut Vec<Directive>, at: usize) {
-    let has_rewrite = block.iter().any(|directive| directive.name == "rewrite");
+    let rewrites = || block.iter().enumerate().filter(|(_, directive)| directive.name == "rewrite");
+    // What those with `break` make of the path is not in the URL.
+    let ends = |rewrite: &Directive| rewrite.word(2) == "break" && rewrite.word(1).starts_with(['/', '$']);
+    let has_rewrite = rewrites().any(|(_, rewrite)| !ends(rewrite));
+    let first = rewrites().map(|(first, _)| first).next().unwrap_or(at).min(at);
     let pass = &mut block[at];
     let Some((scheme, rest)) = pass.word(0).split_once("://") else { return };
     let Some((authority, path)) = rest.split_once('/').filter(|_| !rest.starts_with("unix:") && !has_rewrite)
@@ -341,7 +346,7 @@ fn rewrite_whole(block: &mut Vec<Directive>, at: usize) {
     rewrite.name = "rewrite".to_owned();
     rewrite.comments.clear();
     rewrite.words = ["^", &path, "break"].map(|text| Word { text: text.to_owned(), is_quoted: false }).into();
-    block.insert(at, rewrite);
+    block.insert(first, rewrite);
 }
 
 /// Whether it sets the Host of requests to an upstream.

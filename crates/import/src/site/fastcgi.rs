@@ -16,7 +16,7 @@ const NO_FOLDER: &str = "/nonexistent";
 pub(super) const NO_POOL: &str = "pool 0";
 
 /// Parameters that the server sends by itself, and the values that nginx has for the same.
-const USUAL: [(&str, &[&str]); 22] = [
+const USUAL: [(&str, &[&str]); 20] = [
     ("CONTENT_LENGTH", &["$content_length"]),
     ("CONTENT_TYPE", &["$content_type"]),
     ("DOCUMENT_ROOT", &["$document_root", "$realpath_root"]),
@@ -34,8 +34,6 @@ const USUAL: [(&str, &[&str]); 22] = [
     ("REQUEST_SCHEME", &["$scheme"]),
     ("REQUEST_URI", &["$request_uri"]),
     ("SCRIPT_NAME", &["$fastcgi_script_name"]),
-    ("SERVER_NAME", &["$host", "$http_host"]),
-    ("SERVER_PORT", &["$server_port"]),
     ("SERVER_PROTOCOL", &["$server_protocol"]),
     ("SERVER_SOFTWARE", &["nginx/$nginx_version", "nginx"]),
     ("HTTP_HOST", &["$http_host"]),
@@ -118,7 +116,8 @@ impl<'d> Import<'d> {
             // What follows the script is in the URL alone.
             params.constants.push(("PATH_INFO".to_owned(), String::new()));
         }
-        if is_cut && !tries_script && has("DOCUMENT_URI", &["$document_uri", "$uri"]) {
+        let is_split = chain.find("fastcgi_split_path_info").is_some();
+        if is_split && !tries_script && has("DOCUMENT_URI", &["$document_uri", "$uri"]) {
             lines.setting("request-param \"DOCUMENT_URI\" \"$document_uri\"".to_owned());
         }
         let mut settings = vec!["protocol fastcgi".to_owned(), scripts.setting()];
@@ -256,6 +255,11 @@ impl<'d> Import<'d> {
                 if given.ends_with("path_info") && values::variables(given).len() == 1 =>
             {
                 self.fates.carried(param);
+                let root = chain.word("root");
+                let is_folder = given.starts_with("$document_root") && root.starts_with('/');
+                if is_folder && !root.contains('$') && chain.find("fastcgi_split_path_info").is_none() {
+                    params.constants.push((name.to_owned(), root.to_owned()));
+                }
             }
             ("DOCUMENT_ROOT", false) if given.trim_end_matches('/') == params.root => {
                 self.fates.carried(param);
@@ -266,9 +270,6 @@ impl<'d> Import<'d> {
                 if root.starts_with('/') && !root.contains('$') {
                     params.constants.push((name.to_owned(), root.to_owned()));
                 }
-            }
-            ("SERVER_PORT", false) if Some(given) == super::constants::port(chain.server()).as_deref() => {
-                self.fates.carried(param);
             }
             (_, false) if given.is_empty() && param.words.len() > 2 => self.fates.carried(param),
             (_, false) => {

@@ -57,13 +57,16 @@ fn a_front_controller_stands_behind_the_files() {
     );
     assert_eq!(
         of_server(&text),
-        "index \"index.php\" | route \"/\" { | when \"path.endsWith('/') && ('/srv' + $uri + 'index.php').isFile()\" { | \
-         reroute \"${uri}index.php?$args\" | } | try-files \"/srv\" | reroute \"/index.php?$args\" | } | \
+        "index \"index.php\" | route \"/\" { | when \"path.endsWith('/') && method in ['GET', 'HEAD', 'POST'] && ('/srv' + $uri + 'index.php').isFile()\" { | \
+         reroute \"${uri}index.php?$args\" | } | try-files \"/srv\" final=on | reroute \"/index.php?$args\" | } | \
          route \"\\\\.php$\" match=regex { | proxy fpm | x-forwarded off | }"
     );
     // With rules of its own, the location of scripts gets the requests.
     let limited = text.replace("try_files $uri =404;", "deny 10.0.0.1;");
-    assert!(of_server(&limited).contains("try-files \"/srv\" | reroute \"/index.php?$args\""), "{limited}");
+    assert!(
+        of_server(&limited).contains("try-files \"/srv\" final=on | reroute \"/index.php?$args\""),
+        "{limited}"
+    );
 }
 
 #[test]
@@ -89,12 +92,12 @@ fn folders_lead_to_their_script() {
         "root /srv; index index.php; location / {{ }} location ~ \\.php$ {{ {USUAL} fastcgi_pass unix:/run/fpm.sock; }}"
     );
     let site = of_server(&text);
-    let expected = "when \"path.endsWith('/') && ('/srv' + $uri + 'index.php').isFile()\" { | reroute \"${uri}index.php?$args\" | }";
+    let expected = "when \"path.endsWith('/') && method in ['GET', 'HEAD', 'POST'] && ('/srv' + $uri + 'index.php').isFile()\" { | reroute \"${uri}index.php?$args\" | }";
     assert!(site.contains(expected), "{site}");
     let site = of_server(&text.replace("index.php;", "index.html index.php;"));
     assert!(site.contains("&& !('/srv' + $uri + 'index.html').isFile() && ("), "{site}");
     let site = of_server(&text.replace("location / { }", "location /a/ { alias /b/; }"));
-    let expected = "route \"/a/\" { | files-at \"/a/\" | when \"path.endsWith('/') && ('/b' + $uri.substring(2) + 'index.php').isFile()\" { | \
+    let expected = "route \"/a/\" { | files-at \"/a/\" | when \"path.endsWith('/') && method in ['GET', 'HEAD', 'POST'] && ('/b' + $uri.substring(2) + 'index.php').isFile()\" { | \
                     reroute \"${uri}index.php?$args\" | } | files \"/b/\" | }";
     assert!(site.contains(expected), "{site}");
 }
@@ -115,8 +118,8 @@ fn scripts_of_an_alias_have_their_whole_path() {
     let site = &imported.text;
     for expected in [
         "fastcgi-root \"/srv/wiki\" front=off at=\"/app/\"",
-        "        files-at \"/app/\"\n\n        when \"path.endsWith('/') && ('/srv/wiki' + $uri.substring(4) + 'index.php').isFile()\" {\n            \
-         reroute \"${uri}index.php?$args\"\n        }\n        try-files \"/srv/wiki/\"\n        reroute \"/app/index.php?$args\"\n",
+        "        files-at \"/app/\"\n\n        when \"path.endsWith('/') && method in ['GET', 'HEAD', 'POST'] && ('/srv/wiki' + $uri.substring(4) + 'index.php').isFile()\" {\n            \
+         reroute \"${uri}index.php?$args\"\n        }\n        try-files \"/srv/wiki/\" final=on\n        reroute \"/app/index.php?$args\"\n",
         "        deny all\n        files-at \"/app/\"\n",
         "        expires \"1d\"\n        index \"index.php\"\n        files-at \"/app/\"\n        files \"/srv/wiki/\"\n",
     ] {
@@ -264,7 +267,7 @@ fn folders_alone_may_be_tried_for_their_script() {
          location ~ \\.php$ {{ {USUAL} fastcgi_pass unix:/run/fpm.sock; }}"
     );
     let site = of_server(&text);
-    let expected = "when \"path.endsWith('/') && ('/srv' + $uri + 'index.php').isFile()\" { | reroute \"${uri}index.php?$args\" | } | \
+    let expected = "when \"path.endsWith('/') && method in ['GET', 'HEAD', 'POST'] && ('/srv' + $uri + 'index.php').isFile()\" { | reroute \"${uri}index.php?$args\" | } | \
                     when \"!path.endsWith('/') && ('/srv' + $uri + '/index.php').isFile()\" { | reroute \"${uri}/index.php?$args\" | } | \
                     respond 404";
     assert!(site.contains(expected) && !site.contains("501"), "{site}");

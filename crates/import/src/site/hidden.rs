@@ -48,7 +48,7 @@ pub(super) const HIDDEN: [(&str, &[&str]); 6] = [
 ];
 
 /// Whether a file of this name is hidden.
-pub(super) fn is_hidden(name: &str) -> bool {
+pub(crate) fn is_hidden(name: &str) -> bool {
     let is_dotted = name.starts_with('.') && name != ".well-known";
     is_dotted || HIDDEN.iter().flat_map(|(_, names)| *names).any(|pattern| matches(pattern, name))
 }

@@ -320,7 +320,7 @@ fn an_expression_inside_a_location_finds_its_prefix() {
 /// The page of a folder goes to the location that nginx chooses for its file.
 #[test]
 fn the_index_of_a_folder_has_the_rules_of_its_own_location() {
-    let reroute = "when \"path.endsWith('/') && ('/r' + $uri + 'index.html').isFile()\" { | \
+    let reroute = "when \"path.endsWith('/') && method in ['GET', 'HEAD', 'POST'] && ('/r' + $uri + 'index.html').isFile()\" { | \
                    reroute \"${uri}index.html?$args\" | }";
     for (folder, guard, expected) in [
         ("/d/", "= /d/index.html { deny all; }", true),

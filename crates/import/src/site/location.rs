@@ -297,10 +297,10 @@ impl<'d> Import<'d> {
         for location in block.iter().filter(|directive| directive.name == "location") {
             self.nested_patterns(location, chains, named, site);
         }
-        let exacts: Vec<String> = block
+        let plains: Vec<String> = block
             .iter()
             .filter(|directive| directive.name == "location")
-            .filter_map(|location| Path::of(location)?.exact().map(str::to_owned))
+            .filter_map(|location| Path::of(location)?.plain().map(str::to_owned))
             .collect();
         for location in block.iter().filter(|directive| directive.name == "location") {
             let Some(path) = Path::of(location) else { continue };
@@ -310,12 +310,12 @@ impl<'d> Import<'d> {
             }
             let Some(path) = self.readable(location, path, site) else { continue };
             self.location(location, &path, chains, named, site);
-            // nginx redirects a client that requests the folder without its slash.
+            // nginx redirects a client that requests the folder without its slash, unless there is a location for that.
             let slashless =
                 path.prefix().and_then(|path| path.strip_suffix('/')).filter(|path| !path.is_empty());
             let passes = location.inner().iter().any(|directive| directive.name == "proxy_pass");
             if let Some(slashless) =
-                slashless.filter(|path| passes && !exacts.iter().any(|exact| exact == path))
+                slashless.filter(|path| passes && !plains.iter().any(|plain| plain == path))
             {
                 let mut lines = Lines::default();
                 let Some(around) = chains.first().map(|around| around.inside(location)) else {

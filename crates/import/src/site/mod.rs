@@ -25,7 +25,7 @@ mod fastcgi_tests;
 mod file_tests;
 mod folders;
 mod geo;
-mod hidden;
+pub(crate) mod hidden;
 mod ifs;
 #[cfg(test)]
 mod inherited_tests;

@@ -53,11 +53,16 @@ const FAMILIES: [&str; 5] = ["proxy_", "grpc_", "fastcgi_", "uwsgi_", "scgi_"];
 /// Others that are looked up from inner blocks.
 const SEEN_OTHERS: [&str; 4] = ["auth_basic_user_file", "limit_conn_status", "limit_req_status", "slice"];
 
+/// The Host that nginx sends for a server: without the usual port.
+pub(super) fn host_field(authority: &str, is_tls: bool) -> &str {
+    authority.strip_suffix(if is_tls { ":443" } else { ":80" }).unwrap_or(authority)
+}
+
 /// Values of `X-Forwarded-*` that are sent by default.
 const FORWARDED: [(&str, &[&str]); 3] = [
     ("x-forwarded-for", &["$proxy_add_x_forwarded_for", "$remote_addr"]),
     ("x-forwarded-proto", &["$scheme"]),
-    ("x-forwarded-host", &["$host", "$http_host"]),
+    ("x-forwarded-host", &["$http_host"]),
 ];
 
 impl<'d> Import<'d> {
@@ -158,7 +163,8 @@ impl<'d> Import<'d> {
             lines.setting("buffer-requests off".to_owned());
             return Ok(());
         }
-        let host = if authority.starts_with("unix:") { "localhost" } else { authority };
+        let is_socket = authority.starts_with("unix:");
+        let host = if is_socket { "localhost" } else { host_field(authority, is_tls) };
         // Without a fixed URL, nginx changes no redirects by default.
         let has_own_host = self.request_fields(chain, family, host, lines) && !pass.word(0).contains('$');
         self.changes_back((scheme, authority, uri), has_own_host, chain, path, lines);
@@ -289,7 +295,7 @@ impl<'d> Import<'d> {
             match lower.as_str() {
                 "host" => {
                     proxy_host = match given {
-                        "$host" | "$http_host" | "$host:$server_port" => None,
+                        "$http_host" => None,
                         "$proxy_host" => proxy_host,
                         other => match self.unsupported(other) {
                             Some(why) => {
@@ -329,10 +335,9 @@ impl<'d> Import<'d> {
         if let Some(host) = proxy_host {
             lines.setting(line("proxy-host", &host));
         }
-        // An application that was not told of HTTPS, or of the client's Host beside another one, may make other URLs once it is.
+        // An application that was not told of HTTPS, or of the client's Host beside its own, may make other URLs once it is.
         let has = |field: &str| forwarded.iter().any(|(name, _)| name.eq_ignore_ascii_case(field));
-        let keeps_host = !lines.has("proxy-host") || has("x-forwarded-host");
-        if !has("x-forwarded-proto") || !keeps_host {
+        if !FORWARDED.iter().all(|(field, _)| has(field)) {
             lines.setting("x-forwarded off".to_owned());
             for (name, given) in forwarded {
                 lines.setting(format!("request-header set {} {}", value(name), text(given)));

@@ -41,11 +41,11 @@ fn directives_have_their_words() {
         ("root /r; index a.html b.html;", "index \"a.html\" \"b.html\" | files \"/r\""),
         (
             "location /a/ { root /r; index /b.html; }",
-            "route \"/a/\" { | when \"path.endsWith('/')\" { | reroute \"/b.html?$args\" | } | files \"/r\" | }",
+            "route \"/a/\" { | when \"path.endsWith('/') && method in ['GET', 'HEAD', 'POST']\" { | reroute \"/b.html?$args\" | } | files \"/r\" | }",
         ),
         (
             "location /a/ { alias /r/; index $host.html; }",
-            "route \"/a/\" { | files-at \"/a/\" | index off | when \"path.endsWith('/') && ('/r' + $uri.substring(2) + $host + '.html').isFile()\" { | \
+            "route \"/a/\" { | files-at \"/a/\" | index off | when \"path.endsWith('/') && method in ['GET', 'HEAD', 'POST'] && ('/r' + $uri.substring(2) + $host + '.html').isFile()\" { | \
              reroute \"${uri}$host.html?$args\" | } | files \"/r/\" | }",
         ),
         (
@@ -112,7 +112,7 @@ fn directives_have_their_words() {
         ),
         (
             "root /r; location / { try_files $uri /index.html; } location = /index.html { expires 1h; }",
-            "route \"/\" { | index off | try-files \"/r\" | reroute \"/index.html\" | } | \
+            "route \"/\" { | index off | try-files \"/r\" final=on | reroute \"/index.html\" | } | \
              route \"/\" match=exact { | reroute \"/index.html?$args\" | } | \
              route \"/index.html\" match=exact { | expires \"1h\" | files \"/r\" | }",
         ),
@@ -124,19 +124,26 @@ fn directives_have_their_words() {
         ),
         (
             "location / { root /r; try_files $uri /index.html; }",
-            "route \"/\" { | index off | try-files \"/r\" | reroute \"/index.html\" | }",
+            "route \"/\" { | index off | try-files \"/r\" final=on | reroute \"/index.html\" | }",
         ),
         (
-            "root /r; location / { try_files $uri @app; } location @app { proxy_pass http://a:1; proxy_set_header Host $host; }",
-            "route \"/\" { | index off | try-files \"/r\" | proxy \"http://a:1\" | x-forwarded off | }",
+            "root /r; location / { try_files $uri @app; } location @app { proxy_pass http://a:1; proxy_set_header Host $http_host; }",
+            "route \"/\" { | index off | try-files \"/r\" final=on | proxy \"http://a:1\" | x-forwarded off | }",
         ),
         (
             "location / { proxy_pass http://a; proxy_set_header Host $host; proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; }",
-            "route \"/\" { | proxy \"http://a\" | x-forwarded off | request-header set \"X-Forwarded-For\" \"$proxy_add_x_forwarded_for\" | }",
+            "route \"/\" { | proxy \"http://a\" | proxy-host \"$host\" | x-forwarded off | request-header set \"X-Forwarded-For\" \"$proxy_add_x_forwarded_for\" | }",
         ),
         (
-            "location / { proxy_pass http://a; proxy_set_header Host $host; proxy_set_header X-Forwarded-Proto $scheme; }",
+            "location / { proxy_pass http://a; proxy_set_header Host $http_host; proxy_set_header X-Forwarded-For $remote_addr; \
+             proxy_set_header X-Forwarded-Proto $scheme; proxy_set_header X-Forwarded-Host $http_host; }",
             "route \"/\" { | proxy \"http://a\" | }",
+        ),
+        (
+            // As nginx has it, without the usual port, and with no field more.
+            "location / { proxy_pass http://a:80; proxy_set_header X-Forwarded-Proto $scheme; }",
+            "route \"/\" { | proxy \"http://a:80\" | proxy-host a | x-forwarded off | request-header set \"X-Forwarded-Proto\" \"$scheme\" | \
+             proxy-redirect \"http://a:80/\" \"/\" | }",
         ),
         (
             // X-Forwarded-Host would name another host than Host does.
@@ -145,7 +152,7 @@ fn directives_have_their_words() {
         ),
         (
             "location / { proxy_pass http://a; proxy_set_header Host b; proxy_set_header X-Forwarded-Proto $scheme; \
-             proxy_set_header X-Forwarded-Host $host; }",
+             proxy_set_header X-Forwarded-For $remote_addr; proxy_set_header X-Forwarded-Host $http_host; }",
             "route \"/\" { | proxy \"http://a\" | proxy-host b | }",
         ),
         (
@@ -162,7 +169,7 @@ fn directives_have_their_words() {
             "location /a/ { alias /s/; try_files $uri =404; } location /b/ { alias /s/; try_files $uri $uri/ @app; } \
              location @app { proxy_pass http://a; }",
             "route \"/a/\" { | files-at \"/a/\" | index off | files \"/s/\" | } | route \"/b/\" { | files-at \"/b/\" | \
-             try-files \"/s/\" | proxy \"http://a\" | proxy-host a | x-forwarded off | proxy-redirect \"http://a/\" \"/\" | }",
+             try-files \"/s/\" final=on | proxy \"http://a\" | proxy-host a | x-forwarded off | proxy-redirect \"http://a/\" \"/\" | }",
         ),
         (
             "location /i/ { alias /s/; } location ~ ^/x { alias /y; }",

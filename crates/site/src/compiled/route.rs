@@ -61,6 +61,8 @@ pub(crate) struct CompiledRoute {
     pub(crate) files_at: String,
     /// That folder, or the one of the action, has no index files and no listings: its folders are not there.
     pub(crate) tries_files_only: bool,
+    /// What is in the folder of `try_files` is not for the action.
+    pub(crate) try_files_final: bool,
     /// What is in front of the path in redirects of folders.
     pub(crate) redirect_origin: Option<Text>,
     /// The name of the upstream.
@@ -174,7 +176,8 @@ pub(super) fn is_alike(one: &plan::Route, other: &plan::Route) -> bool {
     has_same_upstream
         && one.rules == other.rules
         && one.rewrites == other.rewrites
-        && (one.try_files, &one.files_at) == (other.try_files, &other.files_at)
+        && (one.try_files, one.try_files_final) == (other.try_files, other.try_files_final)
+        && one.files_at == other.files_at
         && one.upstream_name == other.upstream_name
         && one.names_server == other.names_server
         && one.named_upstreams == other.named_upstreams
@@ -277,6 +280,7 @@ impl CompiledRoute {
             response,
             captures: expression.filter(|_| uses_captures),
             try_files: route.try_files,
+            try_files_final: route.try_files_final,
             files_at: route.files_at.clone(),
             tries_files_only,
             redirect_origin,

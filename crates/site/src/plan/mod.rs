@@ -212,6 +212,9 @@ pub struct Route {
     pub named_upstreams: Option<Vec<String>>,
     /// A folder whose files are tried for GET and HEAD before `action`; the index in [`Plan::folders`].
     pub try_files: Option<usize>,
+    /// What is in this folder is not for `action`: a folder without an index gets 403, and a file allows other methods no more than
+    /// in [`Action::Files`].
+    pub try_files_final: bool,
     /// The path at which the folder of `try_files` or `action` is, without a slash at the end: names of files are what follows it.
     pub files_at: String,
     /// The action.
@@ -376,6 +379,7 @@ impl Route {
             names_server: false,
             named_upstreams: None,
             try_files: None,
+            try_files_final: false,
             files_at: String::new(),
             action,
         }

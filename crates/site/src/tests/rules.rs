@@ -406,6 +406,32 @@ fn files_are_tried_before_the_upstream() {
     assert_eq!((answer.status, answer.body.as_str()), (404, "own page"));
 }
 
+/// As in nginx: what is in the folder is not for the upstream.
+#[test]
+fn what_is_found_may_be_final() {
+    let folder = Folder::new("final", &[("a.txt", "file"), ("sub/b.txt", "below")]);
+    let mut plan = plan_of(vec![Route { try_files: Some(0), try_files_final: true, ..to_upstream("/") }]);
+    plan.folders.push(folder.plan());
+    let client = TestClient::new(&plan);
+    for (method, path, status) in [
+        ("GET", "/a.txt", 200),
+        ("HEAD", "/a.txt", 200),
+        ("POST", "/a.txt", 405),
+        ("OPTIONS", "/a.txt", 204),
+        ("GET", "/", 403),
+        ("GET", "/sub/", 403),
+        ("PUT", "/sub/", 405),
+        ("GET", "/sub", 301),
+    ] {
+        assert_eq!(client.ask(method, path, "").status, status, "{method} {path}");
+    }
+    for (method, path) in
+        [("GET", "/a.txt/"), ("GET", "/b.txt"), ("POST", "/b.txt"), ("OPTIONS", "/none/"), ("PUT", "/none/x")]
+    {
+        assert_eq!(client.ask(method, path, "").body, "upstream", "{method} {path}");
+    }
+}
+
 #[test]
 fn responses_note_their_site() {
     let mut plan = plan_of(vec![respond(PathMatch::prefix("/a"), "")]);

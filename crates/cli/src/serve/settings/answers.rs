@@ -434,11 +434,18 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
     ServeSetting {
         name: "try-files",
         value: "DIR",
+        keys: &[Key {
+            name: "final",
+            value: "on|off",
+            default: "off",
+            help: "what is there does not continue: a folder without an index gets 403, a file 405 for methods other than GET and HEAD",
+        }],
         default: "off",
         help: "serve a file from this folder if it exists, or off; other requests continue as configured; an action in a `when` \
                above it comes before the files, one below it after them",
         set: |options, given| {
             options.try_files = (given.text() != "off").then(|| options.path(given.text()));
+            options.try_files_final = given.key("final") == Some("on");
             Ok(())
         },
         ..ROUTES

@@ -329,7 +329,7 @@ fn encoded(path: &str) -> Option<String> {
     Some(format!("{before}%{letter:02x}{}", rest.get(1..)?)).filter(|_| !path.contains(['%', '?']))
 }
 
-/// A path in the form of a request; `None` if it cannot be one.
+/// A path in the form of a request; `None` if it cannot be one, or if clients would resolve its dots.
 fn target(path: &str) -> Option<String> {
     let mut target = String::with_capacity(path.len());
     for byte in path.bytes() {
@@ -342,7 +342,9 @@ fn target(path: &str) -> Option<String> {
             _ => target.push_str(&format!("%{byte:02X}")),
         }
     }
-    (target.starts_with('/') && !target.contains('$')).then_some(target)
+    let path = target.split('?').next().unwrap_or_default().to_ascii_lowercase();
+    let has_dots = path.replace("%2e", ".").replace("%2f", "/").split('/').any(|it| it == "." || it == "..");
+    (target.starts_with('/') && !target.contains('$') && !has_dots).then_some(target)
 }
 
 fn is_host(name: &str) -> bool {

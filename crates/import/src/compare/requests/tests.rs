@@ -99,6 +99,17 @@ fn small_configurations_have_enough_requests_and_large_ones_a_limit() {
     }
 }
 
+/// Clients resolve dots before they send a request.
+#[test]
+fn paths_have_no_dots() {
+    let asks = vocabulary(
+        "http { server { location /. { } location ~ ^/\\.\\./a { } location /a/%2e%2e/ { } location /.b { } } }",
+    )
+    .requests("a.example", 2000);
+    let has = |target: &str| asks.iter().any(|ask| ask.target == target);
+    assert!(has("/.b") && !has("/.") && !has("/../a") && !has("/a/%2e%2e/"), "{asks:?}");
+}
+
 #[test]
 fn hosts_have_one_port_and_addresses_no_dot() {
     let spellings = |host: &str| super::spellings_of_host(host);
