@@ -132,12 +132,13 @@ impl Answer {
     /// The differences: the name, and both values.
     pub(super) fn differs(&self, other: &Answer, names: &[String], scheme: &str, ask: &Ask) -> Vec<Part> {
         let mut what = Vec::new();
-        // Methods of a file: nginx refuses the question, and we name them.
-        if [404, 405].contains(&self.status)
-            && other.status == 204
-            && self.is_page_of_nginx()
-            && other.field("allow") != "-"
-        {
+        // Methods of a file: nginx refuses the question, perhaps with a page of its site, and we name them.
+        let is_refused = match self.status {
+            405 => ask.method == "OPTIONS" || self.is_page_of_nginx(),
+            404 => self.is_page_of_nginx(),
+            _ => false,
+        };
+        if is_refused && other.status == 204 && other.field("allow") != "-" {
             return what;
         }
         if self.status != other.status {
@@ -156,7 +157,7 @@ impl Answer {
                         || is_same_type(&one, &two)
                         // It knows fewer types of files, calls texts by the ending of the path, and empty bodies too.
                         || (self.is_file_of_nginx() && UNKNOWN.contains(&one.as_str()))
-                        || (same_body && body.bytes == 0 && two == "-" && ask.method != "HEAD")
+                        || (same_body && body.bytes == 0 && two == "-" && self.field("content-length") == "0")
                         || (same_body && is_type_of_ending(&ask.target, &one, &two))
                 }
                 // nginx says nothing of methods in its page.
@@ -198,7 +199,10 @@ impl Answer {
         }
         let path = normal_spelling(ask.target.split('?').next().unwrap_or_default());
         let is_named = || path.split('/').any(is_hidden);
-        if self.is_file_of_nginx() && !other.is_same_file(self) && is_named() {
+        let is_file = self.is_file_of_nginx() && !other.is_same_file(self);
+        // It refuses other methods for them.
+        let is_refused = self.status == 405 && self.is_page_of_nginx_or_none();
+        if (is_file || is_refused) && is_named() {
             return Some(Policy::HiddenFile);
         }
         let is_refused = self.status == 403 && self.is_page_of_nginx_or_none();
@@ -233,7 +237,9 @@ impl Answer {
     }
 
     fn is_same_file(&self, other: &Answer) -> bool {
-        self.status == other.status && self.body().hash.finish() == other.body().hash.finish()
+        self.status == other.status
+            && self.field("content-range") == other.field("content-range")
+            && self.body().hash.finish() == other.body().hash.finish()
     }
 
     /// Whether the bodies are the same but for the spelling of the path: applications get its normal form.

@@ -571,6 +571,9 @@ pub(super) fn rewrite_to((condition, to): &(String, String), action: Option<Stri
     lines.block(&[], format!("when {}", text(condition)), inner);
 }
 
+/// Queries behind a file of `try_files`.
+const QUERIES: [&str; 4] = ["$is_args$args", "$is_args$query_string", "?$args", "?$query_string"];
+
 /// The files that `try_files` tries besides the path itself, each with a condition: it exists, and no earlier candidate does.
 pub(super) fn other_files(
     tried: &[&str],
@@ -587,11 +590,21 @@ pub(super) fn other_files(
         if is_usual(text) && rest.iter().all(|text| is_usual(text)) {
             break;
         }
+        // A query is part of the name here: what is tested is a file only without one.
+        let query = QUERIES.iter().find(|query| text.ends_with(**query));
+        if query.is_some_and(|query| query.starts_with('?')) {
+            continue;
+        }
+        let text = &query.map_or(*text, |query| text.strip_suffix(query).unwrap_or(text));
         let slash = if text.starts_with('/') || text.starts_with('$') { "" } else { "/" };
         let path = format!("{}{slash}{text}", root.trim_end_matches('/'));
         let test = if text.ends_with('/') { "-d" } else { "-f" };
         let condition = file_test(test, &path, maps).ok_or_else(why)?;
-        if !is_usual(text) {
+        let condition = match query {
+            Some(_) => format!("(query == '' && {condition})"),
+            None => condition,
+        };
+        if !is_usual(text) || query.is_some() {
             if text.starts_with('$') && !text.starts_with("$uri") && !text.starts_with("${uri}") {
                 return Err(why());
             }

@@ -212,6 +212,35 @@ fn conditions_variables_and_tables() {
     }
 }
 
+/// Which folder is there does not change while a server runs.
+#[test]
+fn folders_are_chosen_by_what_is_there() {
+    let of = |condition: &str| {
+        of_server(&format!("set $root /none/a; if ({condition}) {{ set $root /none/b; }} root $root;"))
+    };
+    assert!(of("!-d /none/a").contains("files \"/none/b\"") && of("!-d \"/none/a\"").contains("/none/b"));
+    assert!(of("-d /none/a").contains("files \"/none/a\"") && of("!-d /").contains("files \"/none/a\""));
+    for condition in ["!-d /none/$host", "!-f /none/a", "$host = a"] {
+        assert!(of(condition).contains("respond 501"), "{}", of(condition));
+    }
+}
+
+/// Behind a file, a query is part of its name.
+#[test]
+fn files_with_a_query_are_tried_without_one() {
+    let of = |tried: &str| of_server(&format!("root /r; location / {{ try_files {tried}; }}"));
+    let site = of("$uri /index.html$is_args$args =404");
+    assert!(
+        site.contains("when \"!('/r' + $uri).isFile() && (query == '' && '/r/index.html'.isFile())\" { | rewrite \"^\" \"/index.html\" then=stop | files \"/r\" | }"),
+        "{site}"
+    );
+    assert!(
+        !of("$uri /index.html?$args =404").contains("index.html"),
+        "{}",
+        of("$uri /index.html?$args =404")
+    );
+}
+
 #[test]
 fn named_locations_become_routes() {
     for (text, expected) in [

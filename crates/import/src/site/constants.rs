@@ -36,6 +36,7 @@ pub(super) fn replaced(main: &[Directive]) -> (Vec<Directive>, Vec<String>) {
         let http_redirects = block.iter().any(|it| it.name == "proxy_redirect");
         for server in block.iter_mut().filter(|directive| directive.name == "server") {
             if let Some(inner) = &mut server.block {
+                settle_folders(inner);
                 let mut fixed = of_server(inner);
                 fixed.extend(root.clone());
                 let once: Vec<String> = sets(inner, true).into_iter().map(|(name, _)| name).collect();
@@ -47,6 +48,40 @@ pub(super) fn replaced(main: &[Directive]) -> (Vec<Directive>, Vec<String>) {
         }
     }
     (main, named)
+}
+
+/// `set $root /a; if (!-d /a) { set $root /b; }`: where a server begins, this chooses the folder that is on its machine. It is chosen now.
+fn settle_folders(block: &mut Vec<Directive>) {
+    let names: Vec<String> = sets(block, false).into_iter().map(|(name, _)| name).collect();
+    let Some(at) = block.iter().position(|directive| settled(directive).is_some()) else { return };
+    let Some((is_true, name, value)) = settled(&block[at]) else { return };
+    let is_set = |directive: &Directive| directive.name == "set" && directive.word(0) == name;
+    let is_twice = names.iter().filter(|other| *other == name.trim_start_matches('$')).count() == 2;
+    let Some(set) = block[..at].iter_mut().find(|directive| is_set(directive)).filter(|_| is_twice) else {
+        return;
+    };
+    if let Some(word) = set.words.get_mut(1).filter(|_| is_true) {
+        word.text = value;
+    }
+    block.remove(at);
+}
+
+/// Whether the condition of an `if` about a folder is true, the variable that it sets, and the value.
+fn settled(directive: &Directive) -> Option<(bool, String, String)> {
+    let condition = directive.texts().join(" ");
+    let (operator, folder) = condition.trim_matches(['(', ')']).trim().split_once(' ')?;
+    let [set] = directive.inner() else { return None };
+    let is_plain = !folder.contains('$') && !set.word(1).contains('$');
+    if directive.name != "if" || set.name != "set" || set.words.len() != 2 || !is_plain {
+        return None;
+    }
+    let is_there = std::path::Path::new(folder.trim()).is_dir();
+    let is_true = match operator {
+        "-d" => is_there,
+        "!-d" => !is_there,
+        _ => return None,
+    };
+    Some((is_true, set.word(0).to_owned(), set.word(1).to_owned()))
 }
 
 /// The server that a directive such as `proxy_pass` names.
