@@ -178,7 +178,7 @@ impl Answer {
                 what.push((name.clone(), one, two));
             }
         }
-        if !same_body && !is_own && !self.repeats_spelling(other, &ask.target) {
+        if !same_body && !is_own && !self.repeats_spelling(other) {
             let lines = (self.is_kept() && other.is_kept()).then(|| self.first_other_line(other)).flatten();
             let (one, two) = lines.unwrap_or_else(|| (self.digest(), other.digest()));
             what.push(("body".to_owned(), one, two));
@@ -242,15 +242,16 @@ impl Answer {
             && self.body().hash.finish() == other.body().hash.finish()
     }
 
-    /// Whether the bodies are the same but for the spelling of the path: applications get its normal form.
-    fn repeats_spelling(&self, other: &Answer, target: &str) -> bool {
-        let path = target.split('?').next().unwrap_or_default();
-        let normal = normal_spelling(path);
-        if normal == path || !self.is_kept() || !other.is_kept() {
-            return false;
-        }
-        let text = |answer: &Answer| String::from_utf8_lossy(&answer.body().kept).replace(path, &normal);
-        text(self) == text(other)
+    /// Whether the bodies are the same but for the spelling of paths: applications get their normal form.
+    fn repeats_spelling(&self, other: &Answer) -> bool {
+        let text = |answer: &Answer| {
+            let kept = String::from_utf8_lossy(&answer.body().kept);
+            let words = kept.split_inclusive(char::is_whitespace);
+            words
+                .map(|word| if word.starts_with('/') { normal_spelling(word) } else { word.to_owned() })
+                .collect::<String>()
+        };
+        self.is_kept() && other.is_kept() && text(self) == text(other)
     }
 
     /// Whether it is nginx's response for an error without the body, as for HEAD, or with a short one that is compressed, so that a page

@@ -164,7 +164,7 @@ impl<'d> Import<'d> {
                     && values::unknown_variable(&to, &self.maps).is_none()
                 {
                     self.carry(condition);
-                    return self.reroute(folder, &to, lines);
+                    return self.reroute(folder, &to, chain, lines);
                 }
                 let lost = lost.or_else(|| {
                     path.is_none_or(Path::may_be_folder).then(|| self.unserved_index(chain)).flatten()
@@ -177,11 +177,11 @@ impl<'d> Import<'d> {
         match missing {
             Missing::NotFound => lines.setting(line("files", folder)),
             Missing::Status(status) => {
-                lines.setting(final_files(folder));
+                lines.setting(self.final_files(folder, chain, lines));
                 lines.setting(format!("respond {status}"));
             }
             Missing::Closed(why) => {
-                lines.setting(final_files(folder));
+                lines.setting(self.final_files(folder, chain, lines));
                 self.close(&format!("files are served, all else is not: {why}"), lines);
             }
         }
@@ -390,7 +390,7 @@ impl<'d> Import<'d> {
             // A named location cannot choose; all its requests are for this file.
             self.fates.carried(tried);
             lines.setting(format!("rewrite \"^\" {} then=stop", text(to)));
-            lines.setting(final_files(root));
+            lines.setting(self.final_files(root, chain, lines));
             return lines.setting(format!("respond {status}"));
         }
         // A file that exists is served.
@@ -425,10 +425,10 @@ impl<'d> Import<'d> {
                 );
             };
             if self.is_route(last) {
-                return self.reroute(root, last, lines);
+                return self.reroute(root, last, chain, lines);
             }
             self.serves_files = true;
-            lines.setting(final_files(root));
+            lines.setting(self.final_files(root, chain, lines));
             // A named location is not nested in this one: it inherits from its server.
             let inner = chain.at_server().inside(place);
             self.fates.carried(place);
@@ -445,7 +445,7 @@ impl<'d> Import<'d> {
             self.leave(tried, &why, lines);
             return self.files(root, Missing::Closed(format!("try_files {last}")), chain, path, lines);
         }
-        self.reroute(root, last, lines);
+        self.reroute(root, last, chain, lines);
     }
 
     /// `try_files $uri/ =404` where the index is a script: folders go to that, with or without the slash, and there is nothing else.
@@ -492,10 +492,18 @@ impl<'d> Import<'d> {
         }
     }
 
+    /// Files of a folder, where nginx refuses folders without an index, and other methods than GET and HEAD for files. Folders whose
+    /// script has no condition of its own get what comes last.
+    fn final_files(&self, folder: &str, chain: &Chain<'d>, lines: &Lines) -> String {
+        let leads_folders = lines.has_block(&format!("when {}", text(FOLDERS)).trim_end_matches('"'));
+        let is_final = self.script_index(chain).is_none() || leads_folders;
+        format!("{}{}", line("try-files", folder), if is_final { " final=on" } else { "" })
+    }
+
     /// Files, and for all else another route.
-    fn reroute(&mut self, root: &str, to: &str, lines: &mut Lines) {
+    fn reroute(&mut self, root: &str, to: &str, chain: &Chain<'d>, lines: &mut Lines) {
         self.serves_files = true;
-        lines.setting(final_files(root));
+        lines.setting(self.final_files(root, chain, lines));
         lines.setting(format!("reroute {}", text(&with_slash(to))));
     }
 }
@@ -625,9 +633,4 @@ fn file_of<'a>(alias: &'a str, path: Option<&Path>) -> Option<(&'a str, &'a str)
     let is_file = target.is_file() || is_like();
     let (folder, name) = alias.rsplit_once('/').filter(|(folder, _)| !folder.is_empty())?;
     ((is_exact || is_file) && !alias.contains('$')).then_some((folder, name))
-}
-
-/// Files of a folder, where nginx refuses folders without an index, and other methods than GET and HEAD for files.
-fn final_files(folder: &str) -> String {
-    format!("{} final=on", line("try-files", folder))
 }

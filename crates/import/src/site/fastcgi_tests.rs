@@ -259,6 +259,18 @@ fn pages_of_the_application_itself_need_no_script() {
     assert!(site.contains("proxy fpm") && !site.contains("not converted"), "{site}");
 }
 
+/// A named location cannot choose the script of a folder: what comes last gets these requests.
+#[test]
+fn folders_of_a_named_location_continue() {
+    let site = of_server(&format!(
+        "root /srv; index index.php; location / {{ error_page 418 = @m; if ($arg_a) {{ return 418; }} try_files $uri $uri/ /index.php?$args; }} \
+         location @m {{ try_files $uri $uri/ /index.php?$args; }} location ~ \\.php$ {{ {USUAL} fastcgi_pass unix:/run/fpm.sock; }}"
+    ));
+    let (before, named) = site.split_once("route \"@m\"").unwrap();
+    assert!(before.contains("try-files \"/srv\" final=on | reroute \"/index.php?$args\""), "{site}");
+    assert!(named.contains("try-files \"/srv\" | reroute \"/index.php?$args\""), "{site}");
+}
+
 /// Of the folders of Nextcloud's updater, nothing but the scripts is there.
 #[test]
 fn folders_alone_may_be_tried_for_their_script() {

@@ -185,6 +185,11 @@ impl Lines {
         self.lines.iter().any(|line| matches!(line, OutputLine::Setting(other) if other == text))
     }
 
+    /// Whether it has a block whose first line begins so.
+    pub(super) fn has_block(&self, start: &str) -> bool {
+        self.lines.iter().any(|line| matches!(line, OutputLine::Block(_, head, _) if head.starts_with(start)))
+    }
+
     /// Whether it has a setting of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         let begins = |text: &String| text.split(' ').next() == Some(name);
