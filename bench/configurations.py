@@ -174,7 +174,14 @@ class Run:
 
 def kind(what):
     """What two differences have in common."""
-    general = lambda text: re.sub(r"127\.\d+\.\d+\.\d+", "ADDRESS", re.sub(r"\b[0-9a-f]{16}\b|line \d+", "…", text))[:90]
+    def general(text):
+        for pattern, name in [
+            (r"\b[0-9a-f]{16}\b|line \d+", "…"), (r"127\.\d+\.\d+\.\d+", "ADDRESS"), (r"\w{3}, \d\d \w{3} \d{4} [\d:]+ GMT", "DATE"),
+            (r"/\S*/\d{4}/roots", "ROOT"), (r"bytes [\d-]+/\d+", "bytes N"),
+        ]:
+            text = re.sub(pattern, name, text)
+        return text[:90]
+
     name, one, two = what
     if name == "body":
         one, two = re.sub(r"\d+ bytes", "N bytes", general(one)), re.sub(r"\d+ bytes", "N bytes", general(two))
@@ -190,11 +197,11 @@ def report(results, options):
     """The results as text of Markdown."""
     lines = ["## Configurations of nginx, answer by answer", ""]
     compared = [out for out in results if out["state"] == "compared"]
-    started = f"{len(compared)} of {len(compared) + sum(out['state'] == 'not started' for out in results)}"
+    fit = [out for out in results if out["state"] != "skipped"]
     equal = [out for out in compared if not out["differences"]]
     lines += [
         f"`./x configurations FOLDER --requests {options.requests}`: {len(results)} files with servers, {sum(out['state'] == 'skipped' for out in results)} of which "
-        f"nginx does not start here. flatout starts with {started} of the others; {len(equal)} have no difference in up to {options.requests} requests to each of "
+        f"nginx does not start here. flatout starts with {len(compared)} of the other {len(fit)}; {len(equal)} have no difference in up to {options.requests} requests to each of "
         f"their ports, {sum(out['requests'] for out in compared)} in all. {sum(out.get('on_purpose', 0) for out in compared)} responses differ on purpose. "
         f"{sum(bool(out['unserved']) for out in compared)} have places that respond 501.",
         "",
@@ -218,7 +225,7 @@ def report(results, options):
     lines += ["", "| responses | files | what differs: nginx → flatout |", "|---:|---:|---|"]
     lines += [f"| {count} | {len(where[name])} | {cell(name)} |" for name, count in kinds.most_common(KINDS_MAX)]
     lines += ["", "| files | why they are left out, or do not start |", "|---:|---|"]
-    reasons = collections.Counter(f"{out['state']}: {out['why'][:100]}" for out in results if out["state"] != "compared")
+    reasons = collections.Counter(re.sub(r" '?/\S+", "", f"{out['state']}: {out['why']}")[:100] for out in results if out["state"] != "compared")
     lines += [f"| {count} | {cell(reason)} |" for reason, count in reasons.most_common()]
     return "\n".join(lines) + "\n"
 

@@ -495,7 +495,7 @@ impl<'d> Import<'d> {
     /// Files of a folder, where nginx refuses folders without an index, and other methods than GET and HEAD for files. Folders whose
     /// script has no condition of its own get what comes last.
     fn final_files(&self, folder: &str, chain: &Chain<'d>, lines: &Lines) -> String {
-        let leads_folders = lines.has_block(&format!("when {}", text(FOLDERS)).trim_end_matches('"'));
+        let leads_folders = lines.has_block(format!("when {}", text(FOLDERS)).trim_end_matches('"'));
         let is_final = self.script_index(chain).is_none() || leads_folders;
         format!("{}{}", line("try-files", folder), if is_final { " final=on" } else { "" })
     }

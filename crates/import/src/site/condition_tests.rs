@@ -214,15 +214,18 @@ fn conditions_variables_and_tables() {
 
 /// Which folder is there does not change while a server runs.
 #[test]
-fn folders_are_chosen_by_what_is_there() {
-    let of = |condition: &str| {
-        of_server(&format!("set $root /none/a; if ({condition}) {{ set $root /none/b; }} root $root;"))
+fn folders_are_chosen_by_their_presence() {
+    let of = |condition: &str, one: &str, other: &str| {
+        of_server(&format!("set $root {one}; if ({condition}) {{ set $root {other}; }} root $root;"))
     };
-    assert!(of("!-d /none/a").contains("files \"/none/b\"") && of("!-d \"/none/a\"").contains("/none/b"));
-    assert!(of("-d /none/a").contains("files \"/none/a\"") && of("!-d /").contains("files \"/none/a\""));
+    assert!(of("!-d /none/a", "/none/a", "/etc").contains("files \"/etc\""));
+    assert!(of("!-d \"/etc\"", "/etc", "/none/a").contains("files \"/etc\""));
+    assert!(of("-d /etc", "/none/a", "/etc").contains("files \"/etc\""));
     for condition in ["!-d /none/$host", "!-f /none/a", "$host = a"] {
-        assert!(of(condition).contains("respond 501"), "{}", of(condition));
+        assert!(of(condition, "/none/a", "/etc").contains("respond 501"), "{condition}");
     }
+    // Neither of both is there.
+    assert!(of("!-d /none/a", "/none/a", "/none/b").contains("respond 501"));
 }
 
 /// Behind a file, a query is part of its name.

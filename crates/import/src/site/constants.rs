@@ -60,8 +60,13 @@ fn settle_folders(block: &mut Vec<Directive>) {
     let Some(set) = block[..at].iter_mut().find(|directive| is_set(directive)).filter(|_| is_twice) else {
         return;
     };
-    if let Some(word) = set.words.get_mut(1).filter(|_| is_true) {
-        word.text = value;
+    let chosen = if is_true { value } else { set.word(1).to_owned() };
+    // A folder that is not there would keep the server from starting.
+    if !std::path::Path::new(&chosen).is_dir() {
+        return;
+    }
+    if let Some(word) = set.words.get_mut(1) {
+        word.text = chosen;
     }
     block.remove(at);
 }

@@ -408,7 +408,7 @@ fn files_are_tried_before_the_upstream() {
 
 /// As in nginx: what is in the folder is not for the upstream.
 #[test]
-fn what_is_found_may_be_final() {
+fn found_files_may_be_final() {
     let folder = Folder::new("final", &[("a.txt", "file"), ("sub/b.txt", "below")]);
     let mut plan = plan_of(vec![Route { try_files: Some(0), try_files_final: true, ..to_upstream("/") }]);
     plan.folders.push(folder.plan());
