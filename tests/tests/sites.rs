@@ -460,7 +460,7 @@ fn connections_are_closed_without_a_response_behind_what_waits() {
     folder.write("site.kdl", site);
     let server = served(&folder, &["--workers", "1"]);
     for fields in ["", "Authorization: Basic YTp3cm9uZw==\r\n"] {
-        let said = server.exchange(&format!("GET / HTTP/1.1\r\nHost: t\r\n{fields}\r\n"));
+        let said = server.exchange(format!("GET / HTTP/1.1\r\nHost: t\r\n{fields}\r\n"));
         assert!(said.is_empty(), "{fields} {:?}", said[0].text());
     }
 }

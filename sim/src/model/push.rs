@@ -179,7 +179,8 @@ impl Channels {
     fn is_replaced(&self, at: usize) -> bool {
         let channel = self.published[at].channel;
         let mut later = self.published.iter().enumerate().skip(at + 1);
-        self.is_latest && later.any(|(other, message)| message.channel == channel && (other - at) % KEYS == 0)
+        self.is_latest
+            && later.any(|(other, message)| message.channel == channel && (other - at).is_multiple_of(KEYS))
     }
 
     /// A new subscriber has the head of its response: it gets what is published from now on.
