@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use flatout_tests::authority::self_sign;
 use flatout_tests::upgrading::{orphan, upgrade};
-use flatout_tests::{Answer, Folder, PATIENCE, Server, program};
+use flatout_tests::{Answer, Folder, PATIENCE, Server, program, until};
 
 /// The size of most bodies here; at 8,000 bytes per second an eighth of it is there at once.
 const BODY_BYTES: usize = 7500;
@@ -268,4 +268,55 @@ fn explain_shows_it_and_check_refuses_nonsense() {
     }
     let (is_fine, text) = said(&["check"], "limit-rate 0\nlimit-rate-after 0\nrespond 200\n");
     assert!(is_fine, "{text}");
+}
+
+/// A request is in progress as long as its response is being sent, wherever the body comes from.
+#[test]
+fn slow_downloads_count_for_the_limit_of_requests() {
+    let folders = [Folder::new(), Folder::new()];
+    folders.iter().for_each(|folder| folder.write("folder/text", content(BODY_BYTES)));
+    let app = "listen \"127.0.0.1:0\"\nworkers 1\n\
+        route \"/app/sent\" { response-header set \"X-Accel-Redirect\" \"/private/text?rate=$arg_rate\"; respond 200 \"\"; }\n\
+        route \"/app/\" { rewrite-prefix \"/app/\" \"/\"; response-header set \"Cache-Control\" \"max-age=600\"; files folder; }\n";
+    let app = served(&folders[0], app);
+    let limits =
+        |name: &str| format!("request-limit 1 key=everyone name={name} queue=0; limit-rate \"$arg_rate\"");
+    let site = format!(
+        "listen \"127.0.0.1:0\"\nworkers 2\nupstream app {{ server \"http://{}\"; }}\n\
+         route \"/files/\" {{ {}; rewrite-prefix \"/files/\" \"/\"; files folder; }}\n\
+         route \"/cached/\" {{ {}; cache \"1h\"; cache-key \"$uri\"; rewrite-prefix \"/cached/\" \"/app/\"; proxy app; }}\n\
+         route \"/trusted/\" {{ {}; x-accel on; rewrite-prefix \"/trusted/\" \"/app/\"; proxy app; }}\n\
+         route \"/private/\" entry=internal {{ limit-rate \"$arg_rate\"; rewrite-prefix \"/private/\" \"/\"; files folder; }}\n",
+        app.address,
+        limits("a"),
+        limits("b"),
+        limits("c"),
+    );
+    let server = served(&folders[1], &site);
+    // Its head, and the connection.
+    let begun = |target: &str| {
+        let mut stream = server.connect();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).unwrap();
+            head.extend(byte);
+        }
+        (stream, String::from_utf8_lossy(head.get(9..12).unwrap()).into_owned())
+    };
+    for path in ["/files/text", "/cached/text", "/trusted/sent"] {
+        // It is stored.
+        assert_eq!(server.get(&format!("{path}?rate=0"), "").status, 200, "{path}");
+        // The head counts too.
+        let slow = format!("{path}?rate=400");
+        let mut first = None;
+        until("the request before has ended", || {
+            first = Some(begun(&slow));
+            first.as_ref().is_some_and(|(_, status)| status == "200")
+        });
+        assert_eq!(begun(&slow).1, "503", "{path}");
+        drop(first);
+        until("the client has left", || begun(&slow).1 == "200");
+    }
 }
