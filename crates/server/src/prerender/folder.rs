@@ -77,6 +77,8 @@ pub(super) fn remove() {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
@@ -94,11 +96,17 @@ mod tests {
         let holder = lock_of(&held).expect("locked");
         let link = parent.path().join("flatout-prerender-4-d");
         std::os::unix::fs::symlink(&other, &link).expect("a link");
-        remove_left(parent.path());
-        assert!(!left.exists());
+        // A process that another test starts has copies of all locks, until it has its own program.
+        let is_removed = |folder: &Path| {
+            let began = Instant::now();
+            while folder.exists() && began.elapsed() < Duration::from_secs(60) {
+                remove_left(parent.path());
+            }
+            !folder.exists()
+        };
+        assert!(is_removed(&left));
         assert!(held.exists() && unlocked.exists() && other.exists() && link.exists());
         drop(holder);
-        remove_left(parent.path());
-        assert!(!held.exists());
+        assert!(is_removed(&held));
     }
 }
