@@ -275,7 +275,7 @@ site a.test {
 ";
 
 #[test]
-fn what_upstreams_did_stays_with_a_request_that_continues_at_another_route() {
+fn attempts_at_upstreams_stay_with_a_request_that_continues_elsewhere() {
     let (folder, behind) = (Folder::new(), Folder::new());
     let application = rules::served(
         &behind,

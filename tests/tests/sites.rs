@@ -450,7 +450,7 @@ fn a_thousand_sites_have_folders_of_their_own() {
 
 /// A request that has waited, here for the check of its password, is closed like another.
 #[test]
-fn connections_are_closed_without_a_response_behind_what_waits() {
+fn connections_are_closed_without_a_response_behind_guards_that_wait() {
     let folder = Folder::new();
     let hash = "$2y$05$abcdefghijklmnopqrstuuJ5oJ8pHWiK6GxCfX1GDZwm4mwHcvGZa";
     let site = format!(

@@ -200,7 +200,7 @@ fn limits_that_are_dry_runs_report_their_verdicts() {
 
 /// A request that continues elsewhere is counted by the limits of the first of its routes that has got to count it.
 #[test]
-fn limits_of_another_route_count_what_nothing_has_counted() {
+fn limits_of_another_route_count_a_request_once() {
     // Dry runs have limits of their own.
     let rate = |burst, fields, is_dry_run: bool| RateUse {
         rate: is_dry_run.into(),
