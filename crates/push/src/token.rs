@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use flatout_lane::clock::TICK;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -50,8 +51,11 @@ impl Expiry {
     pub(super) fn within(self, time_max: Duration, unix_seconds: u64) -> Duration {
         match self == Expiry::NEVER {
             true => time_max,
-            // Seconds are rounded down, so this is not too early.
-            false => time_max.min(Duration::from_secs(u64::from(self.0).saturating_sub(unix_seconds))),
+            // Seconds are rounded down, so this is not too early; but deadlines may come a tick early.
+            false => {
+                let seconds = u64::from(self.0).saturating_sub(unix_seconds);
+                time_max.min(Duration::from_secs(seconds) + TICK)
+            }
         }
     }
 }
@@ -145,8 +149,8 @@ mod tests {
             assert!(not_over.is_none_or(|at| !expiry.is_over(at)), "{exp:?}");
         }
         let (expiry, minute) = (Expiry::of(Some(100.0)), Duration::from_secs(60));
-        assert_eq!(expiry.within(minute, 90), Duration::from_secs(10));
-        assert_eq!((expiry.within(minute, 10), expiry.within(minute, 101)), (minute, Duration::ZERO));
+        assert_eq!(expiry.within(minute, 90), Duration::from_secs(10) + TICK);
+        assert_eq!((expiry.within(minute, 10), expiry.within(minute, 101)), (minute, TICK));
         assert_eq!(Expiry::NEVER.within(minute, u64::MAX), minute);
     }
 
