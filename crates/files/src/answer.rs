@@ -17,7 +17,7 @@ use flatout_wire::{Head, Method, Status};
 use super::Listing;
 use super::disk::{self, Reached};
 use super::entry::{Content, Entry, Sidecar, Variant};
-use super::fetch::{Fetched, Needed};
+use super::fetch::{Lookup, Needed};
 use super::indexer::FolderState;
 use super::opened::{OpenFiles, Opened};
 use super::remote::{RemoteBody, Threads};
@@ -35,7 +35,7 @@ const ALLOW: &str = "GET, HEAD, OPTIONS";
 pub(crate) struct Files {
     pub(crate) site: Arc<FolderState>,
     /// What other threads have found for a request, and what they are to look for next (`fetch.rs`).
-    pub(crate) fetched: RefCell<Vec<Fetched>>,
+    pub(crate) fetched: RefCell<Vec<Lookup>>,
     pub(crate) needed: RefCell<Option<Needed>>,
     tree: RefCell<Cache<SharedTree, Arc<Tree>>>,
     open: RefCell<OpenFiles>,
@@ -89,7 +89,8 @@ impl Files {
         }
         let mut tree = self.tree.borrow_mut();
         let tree = tree.load();
-        if self.opened_of.replace(Arc::as_ptr(tree).addr()) != Arc::as_ptr(tree).addr() {
+        let address = Arc::as_ptr(tree).addr();
+        if self.opened_of.replace(address) != address {
             // The disk has no room for others until files that were removed are closed.
             self.open.borrow_mut().close_gone();
         }

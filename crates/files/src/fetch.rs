@@ -35,6 +35,13 @@ pub(crate) enum Fetched {
     Path(Vec<u8>, Found),
 }
 
+/// What was found for a request, until it has its response.
+pub(crate) struct Lookup {
+    fetched: Fetched,
+    /// The last field, which is dropped last: it has the file closed by a thread of the folder.
+    _closing: Closing,
+}
+
 impl Fetched {
     /// The file that was opened.
     fn file(&self) -> Option<Arc<File>> {
@@ -65,7 +72,7 @@ impl Needed {
 impl Files {
     /// What was found for this entry, or notes that it is needed.
     pub(crate) fn fetched_entry(&self, entry: &Arc<Entry>) -> Option<Reached> {
-        let found = self.fetched.borrow().iter().find_map(|fetched| match fetched {
+        let found = self.fetched.borrow().iter().find_map(|lookup| match &lookup.fetched {
             Fetched::Entry(of, reached) if Arc::ptr_eq(of, entry) => Some(reached.clone()),
             _ => None,
         });
@@ -77,7 +84,7 @@ impl Files {
 
     /// The same for a path.
     pub(crate) fn fetched_path(&self, path: &[u8]) -> Option<Found> {
-        let found = self.fetched.borrow().iter().find_map(|fetched| match fetched {
+        let found = self.fetched.borrow().iter().find_map(|lookup| match &lookup.fetched {
             Fetched::Path(of, found) if of == path => Some(found.clone()),
             _ => None,
         });
@@ -100,11 +107,10 @@ impl Files {
         let mut request = Request::detached(head, &path, RequestBody::NONE);
         request.number = origin.number();
         // Each time the request begins again, so what was found before is needed again.
-        let (mut all, mut closings) = (Vec::new(), Vec::new());
+        let mut all = Vec::new();
         for _ in 0..FETCHES_MAX {
-            let Some((fetched, closing)) = self.ask(needed).await else { break };
-            all.push(fetched);
-            closings.push(closing);
+            let Some(lookup) = self.ask(needed).await else { break };
+            all.push(lookup);
             self.fetched.replace(all);
             self.respond(&request, &mut response);
             all = self.fetched.take();
@@ -118,14 +124,14 @@ impl Files {
         response
     }
 
-    /// Fetches it. The guard has its file closed by a thread of the folder, also if the request has ended.
-    async fn ask(&self, needed: Needed) -> Option<(Fetched, Closing)> {
+    /// Fetches it. Its file is closed by a thread of the folder, also if the request has ended.
+    async fn ask(&self, needed: Needed) -> Option<Lookup> {
         let threads = self.site.remote.as_ref()?;
         let (site, closer) = (self.site.clone(), threads.clone());
         let fetched = threads.run(move || {
             let fetched = needed.fetch(&site);
-            let closing = Closing::new(closer, fetched.file());
-            (fetched, closing)
+            let _closing = Closing::new(closer, fetched.file());
+            Lookup { fetched, _closing }
         })?;
         timeout(self.site.plan.open_time_max, fetched).await.ok()?.ok()
     }

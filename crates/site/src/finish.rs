@@ -7,10 +7,10 @@ use flatout_engine::{ExchangeKey, Response, SendRate};
 use tokio::sync::oneshot;
 
 use super::compiled::{ResponseBlock, ResponseRules};
-use super::held::{Permits, hold};
 pub(crate) use super::late::BlockNeeds;
 use super::late::{FieldValue, Making};
 use super::page_request::PageRequest;
+use super::permits::{Permits, hold};
 use super::replace::RenderedReplacement;
 use super::response_rate::ResponseRate;
 use super::upstream_fields::RenderedValues;

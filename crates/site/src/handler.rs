@@ -105,9 +105,8 @@ fn is_there(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>
 /// Whether the path of the request is that of a folder in it, with a slash at its end. The one without a slash is redirected.
 fn is_folder(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> bool {
     let is_tried = context.route.is_some_and(|route| !route.tries_files_only);
-    let at = context.route.map_or("", |route| route.files_at.as_str());
     let path = context.resolution.file_path();
-    let path = path.as_ref().and_then(|path| path.strip_prefix(at.as_bytes()));
+    let path = path.as_ref().and_then(|path| below_files(context.route, path));
     is_tried
         && path.is_some_and(|path| path.ends_with(b"/"))
         && (path == Some(b"/") || status_of(worker, folder, context, 1) == Status::MOVED_PERMANENTLY)
@@ -116,9 +115,8 @@ fn is_folder(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_
 /// How the folder responds at the path of the request without its last bytes.
 fn status_of(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>, bytes: usize) -> Status {
     let RequestContext { request, resolution, response, route, .. } = context;
-    let at = route.map_or("", |route| route.files_at.as_str());
     let path = resolution.file_path();
-    let path = path.as_ref().and_then(|path| path.strip_prefix(at.as_bytes()));
+    let path = path.as_ref().and_then(|path| below_files(*route, path));
     let path = path.and_then(|path| path.get(..path.len().checked_sub(bytes)?));
     let Some((folder, path)) = worker.folders.get(folder).zip(path.filter(|path| path.starts_with(b"/")))
     else {
@@ -129,6 +127,12 @@ fn status_of(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_
     let status = if matches!(reply, Reply::Later(_)) { Status::OK } else { response.status() };
     response.reset();
     status
+}
+
+/// The part of a path that names a file in the folder of a route.
+#[inline]
+fn below_files<'p>(route: Option<&CompiledRoute>, path: &'p [u8]) -> Option<&'p [u8]> {
+    path.strip_prefix(route.map_or("", |route| route.files_at.as_str()).as_bytes())
 }
 
 /// Collects a body that the handler needs as a whole. Only such bodies are streamed to a site.
@@ -434,8 +438,7 @@ fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) ->
         return FolderReply::File;
     };
     let Some(path) = resolution.file_path() else { return FolderReply::Nothing };
-    let at = context.route.map_or("", |route| route.files_at.as_str());
-    let path = match path.strip_prefix(at.as_bytes()) {
+    let path = match below_files(context.route, &path) {
         Some(rest) if rest.starts_with(b"/") => rest,
         // The folder says which methods it has.
         Some([]) if !matches!(request.head.method, Method::Get | Method::Head) => b"/",

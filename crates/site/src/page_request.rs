@@ -66,10 +66,11 @@ impl PageRequest {
     /// Replaces a response with that of another route, if that can be made at once; returns whether it did.
     pub(crate) fn replace(&self, to: &CompiledReroute, is_kept: bool, response: &mut Response) -> bool {
         let error = PageOf { status: response.status(), is_kept, note: response.note() };
-        let page = self.response(to, error, kept_of_error(response), Step::Maintenance);
-        let is_made = page.is_some();
-        page.into_iter().for_each(|page| *response = page);
-        is_made
+        let Some(page) = self.response(to, error, kept_of_error(response), Step::Maintenance) else {
+            return false;
+        };
+        *response = page;
+        true
     }
 
     /// The response of a route that decides about the request, if it responds at once. The route's own rules about clients do not apply,

@@ -12,8 +12,8 @@ use flatout_wire::{Method, Status};
 use tokio::sync::oneshot;
 
 use super::compiled::CompiledSite;
-use super::held::Permits;
 use super::limit_status::Counts;
+use super::permits::Permits;
 use super::plan::{RouteEntry, SendfileFolder};
 use super::reroute::REROUTES_MAX;
 use super::rewrite::Goal;
