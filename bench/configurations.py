@@ -222,11 +222,13 @@ def report(results, options):
             for part in parts:
                 kinds[kind(part)] += 1
                 where[kind(part)].add(out["source"])
-    lines += ["", "| responses | files | what differs: nginx → flatout |", "|---:|---:|---|"]
-    lines += [f"| {count} | {len(where[name])} | {cell(name)} |" for name, count in kinds.most_common(KINDS_MAX)]
-    lines += ["", "| files | why they are left out, or do not start |", "|---:|---|"]
+    differing = [f"| {count} | {len(where[name])} | {cell(name)} |" for name, count in kinds.most_common(KINDS_MAX)]
     reasons = collections.Counter(re.sub(r" '?/\S+", "", f"{out['state']}: {out['why']}")[:100] for out in results if out["state"] != "compared")
-    lines += [f"| {count} | {cell(reason)} |" for reason, count in reasons.most_common()]
+    left_out = [f"| {count} | {cell(reason)} |" for reason, count in reasons.most_common()]
+    for head, ruler, rows in [("| responses | files | what differs: nginx → flatout |", "|---:|---:|---|", differing),
+                              ("| files | why they are left out, or do not start |", "|---:|---|", left_out)]:
+        if rows:
+            lines += ["", head, ruler, *rows]
     return "\n".join(lines) + "\n"
 
 
